@@ -1,4 +1,4 @@
-"""Read the name of a container image, and write it as each place wants it.
+"""Read the name of a container image, and write it in the form of each place that runs a job.
 
 One name means different images in different places. Docker reads `ghcr.io/me/t5x` as an image of
 the registry ghcr.io; enroot, which pyxis calls, reads it as one of Docker Hub before version 4, and
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from rosetta.core.errors import INVALID, UNKNOWN, UNSUPPORTED, UserError
 
 DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
-# Schemes that only one place knows; what follows them is left as it is.
+# Schemes that only one place accepts. What follows the scheme is left as it is.
 _SCHEME_PLACES = {
     "dockerd": "pyxis",
     "podman": "pyxis",
@@ -46,7 +46,7 @@ _SCHEME_PLACES = {
 }
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(//)?(.*)", re.DOTALL)
 _PATH = re.compile(r"(\.{0,2}/|~).*|\.\.?|.*\.(sif|sqsh|sqfs|squashfs|img|simg|tar)", re.DOTALL)
-_NOT_FOR_ENROOT = (".sif", ".simg", ".img", ".tar")  # what enroot cannot start
+_NOT_FOR_ENROOT = (".sif", ".simg", ".img", ".tar")  # files that enroot cannot start
 _HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?)(:[0-9]+)?")
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REPOSITORY = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*")
@@ -56,16 +56,16 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class ImageReference:
-    """An image, as it was named.
+    """The parts of an image's name.
 
     Attributes:
       registry: HOST or HOST:PORT; empty for Docker Hub.
       repository: the path in the registry.
       tag: empty for none.
       digest: sha256:HEX, empty for none. It decides which image is meant, whatever the tag is.
-      user: whom enroot logs in as; empty for none.
-      path: of a file or folder instead; the fields above are empty then.
-      other: a name with a scheme that only one place knows; all other fields are empty then.
+      user: the user that enroot logs in as; empty for none.
+      path: of a file or folder. The fields above are empty then.
+      other: a name with a scheme that only one place accepts. All other fields are empty then.
     """
 
     registry: str = ""
@@ -78,21 +78,22 @@ class ImageReference:
 
 
 def read_image(text: str, where: str) -> ImageReference:
-    """Return what an image's name means: a reference as Docker has it, or as enroot has it
-    (HOST#PATH), or a path.
+    """Return the parts of an image's name.
+
+    The name is a reference in Docker's form, a reference in enroot's form (HOST#PATH), or a path.
 
     Args:
       text: the name.
-      where: what gave it, for messages.
+      where: the option that set it, for messages.
 
     Raises:
-      UserError: it is not a valid name.
+      UserError: the name is not valid.
     """
     if (
         not text
         or text.startswith("-")
         or text != text.strip()
-        or any(ord(mark) < 32 for mark in text)
+        or any(ord(character) < 32 for character in text)
     ):
         raise _make_refusal(text, where)
     scheme = _SCHEME.fullmatch(text)
@@ -103,11 +104,11 @@ def read_image(text: str, where: str) -> ImageReference:
     ):
         return ImageReference(other=text)
     if scheme and scheme[2] and scheme[1] != "docker":
-        known = ", ".join(["docker", *sorted(_SCHEME_PLACES)])
+        known_schemes = ", ".join(["docker", *sorted(_SCHEME_PLACES)])
         raise UserError(
             f"the scheme {scheme[1]!r} is not known",
             f"{where}{text}",
-            f"give one of: {known}",
+            f"give one of: {known_schemes}",
             kind=UNKNOWN,
             value=scheme[1],
         )
@@ -119,54 +120,73 @@ def read_image(text: str, where: str) -> ImageReference:
 
 
 def _read_reference(text: str, where: str) -> ImageReference:
-    user = ""
+    """Return a reference in Docker's form or in enroot's; see read_image."""
     if "#" in text:
-        head, _, rest = text.partition("#")
-        user, _, registry = head.rpartition("@")
-        if ":" in user:
-            advice = (
-                "keep it where the place looks for it: enroot's .credentials, apptainer registry "
-                "login, docker login"
-            )
-            raise UserError(
-                "a password does not belong into an image's name",
-                where.rstrip("="),
-                advice,
-                kind=INVALID,
-            )
-        if not _HOST.fullmatch(registry):
-            raise _make_refusal(text, where)
+        user, registry, path = _split_enroot_name(text, where)
     else:
-        head, at, _ = text.partition("@")
-        if at and ":" in head and "/" not in head and not _DIGEST.fullmatch(text.partition("@")[2]):
-            raise UserError(
-                "not a valid image reference",
-                where.rstrip("="),
-                "write HOST/PATH:TAG, without a user and a password",
-                kind=INVALID,
-            )
-        registry, rest = "", text
-    rest, at, digest = rest.partition("@")
-    before, _, last = rest.rpartition("/")
+        _refuse_password(text, where)
+        user, registry, path = "", "", text
+    name, at_sign, digest = path.partition("@")
+    folder, _, last = name.rpartition("/")
     last, colon, tag = last.partition(":")
-    if tag.startswith("sha256:") and not digest:  # as enroot has it
+    if tag.startswith("sha256:") and not digest:  # enroot writes a digest in place of the tag.
         tag, colon, digest = "", "", tag
-    repository = f"{before}/{last}" if before else last
+    repository = f"{folder}/{last}" if folder else last
     if not registry:
-        first, slash, others = repository.partition("/")
-        if slash and ("." in first or ":" in first or first == "localhost"):
-            registry, repository = first, others
-    valid = (
+        registry, repository = _split_registry(repository)
+    is_valid = (
         _REPOSITORY.fullmatch(repository)
         and (not registry or _HOST.fullmatch(registry))
         and (not colon or _TAG.fullmatch(tag))
+        and (not (at_sign or digest) or _DIGEST.fullmatch(digest))
     )
-    if not valid or ((at or digest) and not _DIGEST.fullmatch(digest)):
+    if not is_valid:
         raise _make_refusal(text, where)
     return ImageReference("" if registry in DOCKER_HUB else registry, repository, tag, digest, user)
 
 
+def _split_enroot_name(text: str, where: str) -> tuple[str, str, str]:
+    """Return user, registry and path of a name in enroot's form, [USER@]HOST#PATH."""
+    head, _, path = text.partition("#")
+    user, _, registry = head.rpartition("@")
+    if ":" in user:
+        advice = (
+            "keep it where the place looks for it: enroot's .credentials, apptainer registry "
+            "login, docker login"
+        )
+        raise UserError(
+            "a password does not belong into an image's name",
+            where.rstrip("="),
+            advice,
+            kind=INVALID,
+        )
+    if not _HOST.fullmatch(registry):
+        raise _make_refusal(text, where)
+    return user, registry, path
+
+
+def _refuse_password(text: str, where: str) -> None:
+    """Refuse a name such as USER:PASSWORD@HOST, and do not print it."""
+    head, at_sign, rest = text.partition("@")
+    if at_sign and ":" in head and "/" not in head and not _DIGEST.fullmatch(rest):
+        raise UserError(
+            "not a valid image reference",
+            where.rstrip("="),
+            "write HOST/PATH:TAG, without a user and a password",
+            kind=INVALID,
+        )
+
+
+def _split_registry(name: str) -> tuple[str, str]:
+    """Return the registry and the repository of a name in Docker's form; "" for Docker Hub."""
+    first, slash, rest = name.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        return first, rest
+    return "", name
+
+
 def _make_refusal(text: str, where: str) -> UserError:
+    """Return the error about a name that is not valid."""
     advice = (
         "write HOST/PATH:TAG or HOST/PATH@sha256:DIGEST, with 64 hexadecimal digits, or the path "
         "of an image file such as ./t5x.sqsh"
@@ -175,15 +195,15 @@ def _make_refusal(text: str, where: str) -> UserError:
 
 
 def write_image(image: ImageReference, place: str, where: str) -> str:
-    """Return an image's name as a place reads it.
+    """Return an image's name in the form of a place.
 
     Args:
       image: as read_image returns it.
       place: "docker", "jobset", "pyxis" or "apptainer".
-      where: what gave it, for messages.
+      where: the option that set it, for messages.
 
     Raises:
-      UserError: the place has no way to name this image.
+      UserError: the place cannot run this image.
     """
     if image.other:
         needed = _SCHEME_PLACES[image.other.partition(":")[0]]
@@ -198,28 +218,28 @@ def write_image(image: ImageReference, place: str, where: str) -> str:
     if image.path:
         return _write_path(image.path, place, where)
     if image.user and place != "pyxis":
+        login = "apptainer registry login" if place == "apptainer" else "docker login"
         raise UserError(
             "only pyxis reads a user in an image's name",
             f"{where}{image.user}@{image.registry}#{image.repository}",
-            (
-                f"leave out {image.user!r} and '@', and log in with "
-                f"{'apptainer registry login' if place == 'apptainer' else 'docker login'}"
-            ),
+            f"leave out {image.user!r} and '@', and log in with {login}",
             kind=UNSUPPORTED,
             value=image.user,
         )
-    tag, digest = f":{image.tag}" if image.tag else "", f"@{image.digest}" if image.digest else ""
-    whole = f"{image.registry}/{image.repository}" if image.registry else image.repository
+    tag = f":{image.tag}" if image.tag else ""
+    digest = f"@{image.digest}" if image.digest else ""
+    full_name = f"{image.registry}/{image.repository}" if image.registry else image.repository
     if place == "pyxis":
         name = f"{image.registry}#{image.repository}" if image.registry else image.repository
         user = f"{image.user}@" if image.user else ""
         return f"{user}{name}:{image.digest}" if image.digest else f"{user}{name}{tag}"
     if place == "apptainer":
-        return f"docker://{whole}{digest or tag}"
-    return f"{whole}{tag}{digest}"
+        return f"docker://{full_name}{digest or tag}"
+    return f"{full_name}{tag}{digest}"
 
 
 def _write_path(path: str, place: str, where: str) -> str:
+    """Return the path of an image file in the form of a place; see write_image."""
     if place in ("docker", "jobset"):
         raise UserError(
             f"{place} takes an image of a registry, and this is a path",
@@ -250,9 +270,7 @@ def _write_path(path: str, place: str, where: str) -> str:
 
 
 def describe_dropped_tag(image: ImageReference, place: str) -> str | None:
-    """Return a line where a place takes a digest only, and the tag beside it is left out; None
-    where nothing is.
-    """
+    """Return a note if the place accepts a digest only, so that the tag is left out; else None."""
     if image.tag and image.digest and place in ("pyxis", "apptainer"):
         return (
             f"{place} takes a tag or a digest: the tag {image.tag!r} is left out, and the digest "

@@ -1,18 +1,20 @@
-"""From a script's settings to Paxml: every check that needs no JAX, Paxml's command line, and then
-its process in place of ours.
+"""Start Paxml from a script's settings.
+
+Every check that needs no JAX comes first. Paxml then takes the place of this process.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta.core import gpu_query, run_folders, xla_flags
+from rosetta.core import run_folders, xla_flags
 from rosetta.core.errors import CONFLICT, MISSING, UserError
-from rosetta.core.value_parsing import asks_for_cpu, is_address
+from rosetta.core.value_parsing import is_address
 from rosetta.doctor import launch_checks
 from rosetta.health import run_lock
 from rosetta.launch import device_selection, execution, nsight_systems, scripts
@@ -24,6 +26,7 @@ from rosetta.presets import pax_flags, pax_model_options
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rosetta.launch.device_selection import Machine
     from rosetta.pax.run.settings import Settings
     from rosetta.presets.launch_flags import LaunchFlags
     from rosetta.presets.pax_model_options import ModelOptions
@@ -34,142 +37,210 @@ LOG_NAMES = {
 }
 
 
+@dataclass(frozen=True)
+class _CheckedRun:
+    """A run whose settings are checked.
+
+    Attributes:
+      settings: of the script.
+      hyper: the hyper-parameters of the experiment that differ from its own, by name.
+      checkpoints: the checkpoints that the run reads: "restore", a path, and "step", the step that
+        an evaluation ends with.
+    """
+
+    settings: Settings
+    hyper: Mapping[str, str]
+    checkpoints: Mapping[str, object]
+
+    @property
+    def saves_checkpoints(self) -> bool:
+        """Whether the run trains and writes checkpoints."""
+        settings = self.settings
+        return (
+            settings.script != "run_lambada_singlenode"
+            and not (settings.llama and settings.values["EVAL_ONLY"])
+            and parameter_count.NO_CHECKPOINTS not in settings.words
+        )
+
+    @property
+    def folder(self) -> str:
+        """The folder that Paxml writes to."""
+        if not self.settings.llama:
+            return self.settings.log_dir
+        return f"{self.settings.log_dir}/{_choose_llama_folder(self.settings, self.hyper)}"
+
+
 def make_commands(
     script: str, words: Sequence[str], environment: Mapping[str, str]
 ) -> list[Command]:
-    """Return what a script runs, one after the other: training, evaluation, or both.
+    """Return the commands that a script runs in order: training, evaluation, or both.
 
     Args:
       script: its name without suffix.
-      words: its positionals.
+      words: its positional words.
       environment: the variables.
 
     Raises:
-      UserError: anything that can be known to be wrong before JAX starts.
+      UserError: a setting is wrong, as far as that can be known before JAX starts.
     """
-    found = gpu_query.detect_gpus(environment)
-    platforms, no_gpu = gpu_query.select_jax_platforms_or_error(found, environment)
-    on_cpu = asks_for_cpu(platforms)
-    given = settings.read_settings(
-        script,
-        words,
-        environment,
-        device_selection.count_devices(found, environment, on_cpu=on_cpu),
-    )
-    experiment = preflight.resolve_experiment(given.config)
-    preflight.check_hyper_parameter_names(given.config, given.hyper)
-    env, notes = _select_devices(given, found, environment, on_cpu=on_cpu)
-    flags = pax_flags.select_pax_flags(given, env, found, None, on_cpu=on_cpu).flags
-    chosen = pax_model_options.choose_model_options(given, found, flags, on_cpu=on_cpu)
-    used = pax_flags.select_pax_flags(given, env, found, chosen, on_cpu=on_cpu)
-    xla_flags.check_flags_known(used.user_flags, execution.find_python(env))
-    vocab, more = preflight.find_vocabulary(given)
-    data = preflight.find_data(given)
-    reads = preflight.find_checkpoints(given)
-    made = _make_environment(env, given, chosen, used)
-    made |= {"VOCAB_PATH": vocab} if vocab else {}
-    made |= {**data, "JAX_PLATFORMS": platforms}
-    bare = given.llama and "restore" not in reads
-    hyper = {**given.hyper, **chosen.hyper}
-    preflight.check_sizes(given, hyper)
-    preflight.check_files(given, hyper)
-    preflight.check_rows(given, hyper)
-    saves = (
-        given.script != "run_lambada_singlenode"
-        and not (given.llama and given.values["EVAL_ONLY"])
-        and parameter_count.NO_CHECKPOINTS not in given.words
-    )
-    folder = (
-        f"{given.log_dir}/{_choose_llama_folder(given, hyper)}" if given.llama else given.log_dir
-    )
-    more = (*more, *(preflight.check_last_step(given, hyper, folder) if saves else ()))
-    said, refused = execution.run_checks(
-        lambda: (
-            run_lock.check_not_in_use(folder, "LOG_DIR") if saves and given.processes == 1 else ()
-        ),
-        lambda: launch_checks.check_before_launch(env, found, platforms),
-        lambda: (
-            parameter_count.check_disk_space(given.config, folder, hyper, given.words)
-            if saves and not launch_checks.is_disabled(env)
-            else ()
-        ),
-        refused=no_gpu,
-    )
+    machine = device_selection.detect_machine(environment)
+    run = settings.read_settings(script, words, environment, machine.count_devices(environment))
+    experiment = preflight.resolve_experiment(run.config)
+    preflight.check_hyper_parameter_names(run.config, run.hyper)
+    env, device_notes = _select_devices(run, machine, environment)
+    options, preset = _choose_options(run, machine, env)
+    data_variables, data_notes = _find_data(run)
+    checked = _CheckedRun(run, {**run.hyper, **options.hyper}, preflight.find_checkpoints(run))
+    trainer_env = _make_environment(env, run, options, preset)
+    trainer_env |= {**data_variables, "JAX_PLATFORMS": machine.platforms}
+    run_notes = _check_run(checked)
+    check_notes, refusal = _run_machine_checks(checked, env, machine)
     lines = (
-        _describe_run(given),
-        *said,
-        *map(execution.WarningLine, used.lines),
-        *chosen.notes,
-        *notes,
-        *more,
-        *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []),
+        _describe_run(run),
+        *check_notes,
+        *map(execution.WarningLine, preset.lines),
+        *options.notes,
+        *device_notes,
+        *data_notes,
+        *run_notes,
     )
-    start = [
-        execution.find_python(made),
+    return _assemble_commands(
+        _make_command_lines(
+            checked, _make_base_argv(checked, experiment, trainer_env, data_variables)
+        ),
+        trainer_env,
+        lines,
+        refusal,
+    )
+
+
+def _assemble_commands(
+    command_lines: Sequence[tuple[list[str], Path | None]],
+    env: dict[str, str],
+    lines: tuple[str, ...],
+    refusal: UserError | None,
+) -> list[Command]:
+    """Return the commands of a script; its lines and its refusal belong to the first one."""
+    commands = []
+    for argv, log in command_lines:
+        commands.append(Command(argv, env, log, lines, refused=refusal))
+        lines, refusal = (), None
+    return commands
+
+
+def _choose_options(
+    run: Settings, machine: Machine, env: Mapping[str, str]
+) -> tuple[ModelOptions, LaunchFlags]:
+    """Return the options of the model, and the flags and variables of its preset."""
+    gpus, on_cpu = machine.gpus, machine.on_cpu
+    # The options depend on the flags of the preset, and the flags on the options.
+    flags = pax_flags.select_pax_flags(run, env, gpus, None, on_cpu=on_cpu).flags
+    options = pax_model_options.choose_model_options(run, gpus, flags, on_cpu=on_cpu)
+    preset = pax_flags.select_pax_flags(run, env, gpus, options, on_cpu=on_cpu)
+    xla_flags.check_flags_known(preset.user_flags, execution.find_python(env))
+    return options, preset
+
+
+def _find_data(run: Settings) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the variables that name the vocabulary and the data, and notes about them."""
+    vocabulary, notes = preflight.find_vocabulary(run)
+    variables = {"VOCAB_PATH": vocabulary} if vocabulary else {}
+    return {**variables, **preflight.find_data(run)}, tuple(notes)
+
+
+def _check_run(checked: _CheckedRun) -> tuple[str, ...]:
+    """Check sizes, files and rows, and the last step of a run that resumes; return notes."""
+    run, hyper = checked.settings, checked.hyper
+    preflight.check_sizes(run, hyper)
+    preflight.check_files(run, hyper)
+    preflight.check_rows(run, hyper)
+    notes: tuple[str, ...] = ()
+    if checked.saves_checkpoints:
+        notes = tuple(preflight.check_last_step(run, hyper, checked.folder))
+    if run.llama and "restore" not in checked.checkpoints:
+        notes += ("training starts from nothing: CHECKPOINT_RESTORE_PATH is not set",)
+    return notes
+
+
+def _run_machine_checks(
+    checked: _CheckedRun, env: Mapping[str, str], machine: Machine
+) -> tuple[tuple[str, ...], UserError | None]:
+    """Check what a run needs of this machine; return warnings and the first error."""
+    run = checked.settings
+
+    def check_folder() -> tuple[str, ...]:
+        if not checked.saves_checkpoints or run.processes > 1:
+            return ()
+        return run_lock.check_not_in_use(checked.folder, "LOG_DIR")
+
+    def check_space() -> tuple[str, ...]:
+        if not checked.saves_checkpoints or launch_checks.is_disabled(env):
+            return ()
+        return parameter_count.check_disk_space(
+            run.config, checked.folder, checked.hyper, run.words
+        )
+
+    return execution.run_checks(
+        check_folder,
+        lambda: launch_checks.check_before_launch(env, machine.gpus, machine.platforms),
+        check_space,
+        refused=machine.missing_gpu,
+    )
+
+
+def _make_base_argv(
+    checked: _CheckedRun, experiment: str, env: Mapping[str, str], data_variables: Mapping[str, str]
+) -> list[str]:
+    """Return the part of the command line that all commands of a script share."""
+    argv = [
+        execution.find_python(env),
         "-u",
         "-P",
         "-m",
         "rosetta.pax.train",
         f"--fdl_config={experiment}",
     ]
-    start += [f"--tfds_data_dir={data['TFDS_DATA_DIR']}"] if "TFDS_DATA_DIR" in data else []
-    start += ["--eval_on_test"] if _evaluates_while_training(given, hyper) else []
-    start += (
-        ["--multiprocess_gpu"] if given.processes > 1 else []
-    )  # no address: JAX finds the coordinator by Slurm's own variables
-    return [
-        Command(argv, made, log, () if index else lines, refused=None if index else refused)
-        for index, (argv, log) in enumerate(_make_command_lines(given, start, hyper, reads))
-    ]
+    if "TFDS_DATA_DIR" in data_variables:
+        argv.append(f"--tfds_data_dir={data_variables['TFDS_DATA_DIR']}")
+    if _evaluates_while_training(checked.settings, checked.hyper):
+        argv.append("--eval_on_test")
+    if checked.settings.processes > 1:
+        # No address: JAX finds the coordinator by Slurm's own variables.
+        argv.append("--multiprocess_gpu")
+    return argv
 
 
-def _evaluates_while_training(given: Settings, hyper: Mapping[str, str]) -> bool:
-    """Return whether a training run has evaluation data that Paxml is to be asked to read.
+def _evaluates_while_training(run: Settings, hyper: Mapping[str, str]) -> bool:
+    """Return whether a training run needs the option that makes Paxml read evaluation data.
 
     Paxml evaluates every `eval_interval_steps` and after the last step, and only with this option.
-    LLaMA's script evaluates by a program of its own.
+    LLaMA's script evaluates by a command of its own.
     """
-    asked = bool(given.variables.get("EVAL_DATA")) or hyper.get("EVAL_DATA", "None") != "None"
-    is_set = any(
-        word.lstrip("-").startswith(("eval_on_test", "noeval_on_test")) for word in given.words
+    has_data = bool(run.variables.get("EVAL_DATA")) or hyper.get("EVAL_DATA", "None") != "None"
+    is_set_by_user = any(
+        word.lstrip("-").startswith(("eval_on_test", "noeval_on_test")) for word in run.words
     )
-    return asked and not given.llama and not given.evaluates_only and not is_set
+    return has_data and not run.llama and not run.evaluates_only and not is_set_by_user
 
 
 def _make_command_lines(
-    given: Settings, start: list[str], hyper: Mapping[str, str], reads: Mapping[str, object]
+    checked: _CheckedRun, base_argv: list[str]
 ) -> list[tuple[list[str], Path | None]]:
-    """Command lines and where each one's output goes; None: to where ours does."""
-
-    def argv(job: str, mode: str, values: Mapping[str, object], *more: str) -> list[str]:
-        words = [*start, f"--job_log_dir={job}", f"--mode={mode}", "--alsologtostderr", *more]
-        words += [f"--fdl.{name}={value}" for name, value in values.items()] + list(given.words)
-        if not given.values["WITH_NSYS"]:
-            return words
-        output = (
-            f"{job}/nsys_{given.variables.get('SLURM_JOB_ID') or os.getpid()}_"
-            f"{given.variables.get('SLURM_PROCID', '0')}"
-        )
-        return nsight_systems.make_profile_command(
-            words, output, marked=bool(given.variables.get("PROFILE_STEPS")) and mode == "train"
-        )
-
-    # Evaluation ends with this checkpoint, rather than wait for the training run's next one.
-    last = {} if reads.get("step") is None else {"MAX_STEPS": reads["step"]}
-    if given.script == "run_lambada_singlenode":
-        return [
-            (
-                argv(given.log_dir, "eval", {**hyper, **last}),
-                _choose_log(given, LOG_NAMES[given.script]),
-            )
-        ]
-    if not given.llama:
-        log = _choose_log(given, LOG_NAMES[given.script]) if given.script in LOG_NAMES else None
-        return [(argv(given.log_dir, "train", hyper), log)]
-    name = _choose_llama_folder(given, hyper)
-    job, log = f"{given.log_dir}/{name}", _choose_log(given, f"logs/{name}.txt")
-    restore = reads.get("restore")
-    if given.values["EVAL_ONLY"]:
+    """Return the command lines of a script and the log of each; None: our own output."""
+    run, hyper = checked.settings, checked.hyper
+    # An evaluation ends with this checkpoint, and does not wait for the training's next one.
+    step = checked.checkpoints.get("step")
+    eval_values = hyper if step is None else {**hyper, "MAX_STEPS": step}
+    if run.script == "run_lambada_singlenode":
+        log = _choose_log(run, LOG_NAMES[run.script])
+        return [(_make_argv(run, base_argv, run.log_dir, "eval", eval_values), log)]
+    if not run.llama:
+        log = _choose_log(run, LOG_NAMES[run.script]) if run.script in LOG_NAMES else None
+        return [(_make_argv(run, base_argv, run.log_dir, "train", hyper), log)]
+    folder, name = checked.folder, _choose_llama_folder(run, hyper)
+    log = _choose_log(run, f"logs/{name}.txt")
+    restore = checked.checkpoints.get("restore")
+    if run.values["EVAL_ONLY"]:
         if not restore:
             raise UserError(
                 "it is not given",
@@ -180,105 +251,142 @@ def _make_command_lines(
                 ),
                 kind=MISSING,
             )
-        return [(argv(job, "eval", {**hyper, **last}, f"--evaluate_from={restore}"), log)]
-    trained = {**hyper, "CHECKPOINT_RESTORE_PATH": json.dumps(restore)} if restore else hyper
-    return [(argv(job, "train", trained), log), (argv(job, "eval", hyper), log)]
+        option = f"--evaluate_from={restore}"
+        return [(_make_argv(run, base_argv, folder, "eval", eval_values, option), log)]
+    train_values: Mapping[str, object] = hyper
+    if restore:
+        train_values = {**hyper, "CHECKPOINT_RESTORE_PATH": json.dumps(restore)}
+    return [
+        (_make_argv(run, base_argv, folder, "train", train_values), log),
+        (_make_argv(run, base_argv, folder, "eval", hyper), log),
+    ]
 
 
-def _choose_llama_folder(given: Settings, hyper: Mapping[str, str]) -> str:
-    """Return the name of a LLaMA run's folder."""
-    before = f"llama-{given.config}-mbs-{hyper['PERCORE_BATCH_SIZE']}-te-"
-    after = f"-lora-{int(given.lora)}"
-    name = f"{before}{int(given.reads_on('ENABLE_TE'))}{after}"
-    # Up to rosetta 0.1 the name had the word as it was typed, such as ENABLE_TE=true.
-    typed = f"{before}{given.variables.get('ENABLE_TE') or 0}{after}"
-    return (
-        typed if typed != name and run_folders.folder_exists(f"{given.log_dir}/{typed}") else name
-    )
+def _make_argv(
+    run: Settings,
+    base_argv: list[str],
+    folder: str,
+    mode: str,
+    hyper: Mapping[str, object],
+    *options: str,
+) -> list[str]:
+    """Return the command line of Paxml.
 
-
-def _choose_log(given: Settings, name: str) -> Path | None:
-    """Where a run's output goes; to where ours does in an object store, and for all but the first
-    of several processes, whose logs Slurm keeps.
+    Args:
+      run: the settings of the script.
+      base_argv: the part that all commands of the script share.
+      folder: where Paxml writes.
+      mode: "train" or "eval".
+      hyper: the hyper-parameters.
+      *options: more options of Paxml.
     """
-    return None if is_address(given.log_dir) or given.processes > 1 else Path(given.log_dir, name)
+    argv = [*base_argv, f"--job_log_dir={folder}", f"--mode={mode}", "--alsologtostderr", *options]
+    argv += [f"--fdl.{name}={value}" for name, value in hyper.items()]
+    argv += run.words
+    if not run.values["WITH_NSYS"]:
+        return argv
+    report = (
+        f"{folder}/nsys_{run.variables.get('SLURM_JOB_ID') or os.getpid()}_"
+        f"{run.variables.get('SLURM_PROCID', '0')}"
+    )
+    is_marked = bool(run.variables.get("PROFILE_STEPS")) and mode == "train"
+    return nsight_systems.make_profile_command(argv, report, marked=is_marked)
 
 
-def _describe_run(given: Settings) -> str:
-    processes = (
-        f" in {given.processes} processes on {given.nodes} node(s)" if given.processes > 1 else ""
-    )
-    return (
-        f"{given.config} on {given.gpus} device(s){processes}; checkpoints and logs in "
-        f"{given.log_dir}"
-    )
+def _choose_llama_folder(run: Settings, hyper: Mapping[str, str]) -> str:
+    """Return the name of a LLaMA run's folder in LOG_DIR."""
+    prefix = f"llama-{run.config}-mbs-{hyper['PERCORE_BATCH_SIZE']}-te-"
+    suffix = f"-lora-{int(run.lora)}"
+    name = f"{prefix}{int(run.reads_on('ENABLE_TE'))}{suffix}"
+    # Up to rosetta 0.1 the name had the value as the user wrote it, such as ENABLE_TE=true.
+    old_name = f"{prefix}{run.variables.get('ENABLE_TE') or 0}{suffix}"
+    if old_name != name and run_folders.folder_exists(f"{run.log_dir}/{old_name}"):
+        return old_name
+    return name
+
+
+def _choose_log(run: Settings, name: str) -> Path | None:
+    """Return the file for a command's output; None: our own output.
+
+    There is no file if LOG_DIR is in an object store, or if Slurm keeps the logs of several
+    processes.
+    """
+    return None if is_address(run.log_dir) or run.processes > 1 else Path(run.log_dir, name)
+
+
+def _describe_run(run: Settings) -> str:
+    """Return a line about the run: its experiment, its devices and its folder."""
+    processes = f" in {run.processes} processes on {run.nodes} node(s)" if run.processes > 1 else ""
+    return f"{run.config} on {run.gpus} device(s){processes}; checkpoints and logs in {run.log_dir}"
 
 
 def _select_devices(
-    given: Settings,
-    found: list[gpu_query.DetectedGpu],
-    environment: Mapping[str, str],
-    *,
-    on_cpu: bool,
+    run: Settings, machine: Machine, environment: Mapping[str, str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the environment in which each process has its devices."""
-    if given.processes == 1:
-        return device_selection.select_devices(given, found, environment, on_cpu=on_cpu)
-    if given.gpus_per_process == 1:
+    """Return the environment in which each process has its devices, and notes.
+
+    Raises:
+      UserError: the machine does not have so many devices.
+    """
+    gpus, on_cpu = machine.gpus, machine.on_cpu
+    if run.processes == 1:
+        return device_selection.select_devices(run, gpus, environment, on_cpu=on_cpu)
+    if run.gpus_per_process == 1:
         return dict(environment), ()
     if on_cpu:
-        there = device_selection.count_devices(found, environment, on_cpu=True)
-        if there != given.gpus_per_process:
+        available = device_selection.count_devices(gpus, environment, on_cpu=True)
+        if available != run.gpus_per_process:
             raise UserError(
-                f"XLA_FLAGS makes {there} CPU device(s) in each process",
-                f"NUM_GPUS={given.gpus_per_process}",
+                f"XLA_FLAGS makes {available} CPU device(s) in each process",
+                f"NUM_GPUS={run.gpus_per_process}",
                 "make both the same",
                 kind=CONFLICT,
-                value=there,
+                value=available,
             )
         return dict(environment), ()
-    if len(found) < given.gpus_per_process:
+    if len(gpus) < run.gpus_per_process:
         raise UserError(
-            f"{len(found)} GPU(s) are visible",
-            f"NUM_GPUS={given.gpus_per_process}",
-            f"give at most {len(found)}",
+            f"{len(gpus)} GPU(s) are visible",
+            f"NUM_GPUS={run.gpus_per_process}",
+            f"give at most {len(gpus)}",
             kind=CONFLICT,
-            value=len(found),
+            value=len(gpus),
         )
-    # JAX takes one GPU a process under Slurm, unless it is told.
-    return {
-        **environment,
-        "JAX_LOCAL_DEVICE_IDS": ",".join(map(str, range(given.gpus_per_process))),
-    }, ()
+    # Under Slurm, JAX takes one GPU for each process unless this variable names more.
+    device_ids = ",".join(map(str, range(run.gpus_per_process)))
+    return {**environment, "JAX_LOCAL_DEVICE_IDS": device_ids}, ()
 
 
 def _make_environment(
-    env: Mapping[str, str], given: Settings, chosen: ModelOptions, used: LaunchFlags
+    env: Mapping[str, str], run: Settings, options: ModelOptions, preset: LaunchFlags
 ) -> dict[str, str]:
-    known = {**env, **used.env}
-    known.pop("BASE_XLA_FLAGS", None)
+    """Return the environment of Paxml, with the variables and flags of the preset."""
+    variables = {**env, **preset.env}
+    variables.pop("BASE_XLA_FLAGS", None)
     return {
-        **known,
-        **_compilation_cache_variables(known, given),
-        **chosen.env,
-        "XLA_FLAGS": xla_flags.join_flags(used.flags),
+        **variables,
+        **_compilation_cache_variables(variables, run),
+        **options.env,
+        "XLA_FLAGS": xla_flags.join_flags(preset.flags),
     }
 
 
-def _compilation_cache_variables(env: Mapping[str, str], given: Settings) -> dict[str, str]:
-    """Where what is compiled is kept, if the JAX that runs it can use it again."""
+def _compilation_cache_variables(env: Mapping[str, str], run: Settings) -> dict[str, str]:
+    """Return the variables for JAX's compilation cache; none if this JAX cannot read it again."""
     try:
-        return (
-            execution.compilation_cache_variables(env, given.processes)
-            if cache_works(version("jax"))
-            else {}
-        )
+        if not cache_works(version("jax")):
+            return {}
     except PackageNotFoundError:
         return {}
+    return execution.compilation_cache_variables(env, run.processes)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a script: its name, then its words, see rosetta.launch.scripts."""
+    """Run a script, see rosetta.launch.scripts.
+
+    Args:
+      argv: the script's name and its words.
+    """
     script, *words = argv
     return scripts.run_script(
         script,

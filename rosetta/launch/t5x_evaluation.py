@@ -1,16 +1,17 @@
-"""Evaluating a checkpoint and inferring from one: from the settings to the program, with every
-check that needs no JAX.
+"""Start T5X's evaluation of a checkpoint, or its inference, from variables.
+
+Every check that needs no JAX comes first.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rosetta.core import gpu_query
 from rosetta.core.errors import INVALID, MISSING, UserError
 from rosetta.core.run_folders import check_folder_writable
-from rosetta.core.value_parsing import asks_for_cpu, parse_path
+from rosetta.core.value_parsing import parse_path
 from rosetta.core.variables import setting_values
 from rosetta.launch import device_selection, t5x_trainer
 from rosetta.launch.execution import Command, WarningLine
@@ -20,87 +21,151 @@ from rosetta.t5x.run import gin_bindings, gin_files, gin_reader, preflight, sett
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rosetta.launch.device_selection import Machine
+    from rosetta.presets.t5x_model_options import ModelOptions
+
 OUTPUT_VARIABLES = {"eval": "EVAL_OUTPUT_DIR", "infer": "INFER_OUTPUT_DIR"}
 
 
-def make_command(what: str, environment: Mapping[str, str]) -> Command:
-    """Return what evaluates a checkpoint on a task, or infers from it.
+@dataclass(frozen=True)
+class _GinFiles:
+    """The gin files of a program: rosetta's own, by name, and the user's."""
+
+    names: list[str]
+    user_files: list[Path]
+
+    def list_paths(self) -> list[Path]:
+        """Return the paths of all files, in the order in which gin reads them."""
+        return [*(gin_files.ROOT / name for name in self.names), *self.user_files]
+
+    def list_options(self) -> list[str]:
+        """Return the values of --gin_file."""
+        return [*self.names, *map(str, self.user_files)]
+
+
+def make_command(program: str, environment: Mapping[str, str]) -> Command:
+    """Return the command that evaluates a checkpoint on a task, or infers from it.
 
     Args:
-      what: "eval" or "infer".
+      program: "eval" or "infer".
       environment: CHECKPOINT_PATH, FT_TASK, OUTPUT_DIR; T5_FAMILY=t5_1_1, T5_SIZE=large, PREC,
         BSIZE (32), TP_SIZE, DATA, VOCAB, EXTRA_IDS, NUM_DECODES, ENC_SL, DEC_SL, ROSETTA_GIN, and
         the switches.
 
     Raises:
-      UserError: anything that can be known to be wrong before JAX starts.
+      UserError: a setting is wrong, as far as that can be known before JAX starts.
     """
     for name in ("CHECKPOINT_PATH", "OUTPUT_DIR"):
         if not environment.get(name):
             raise UserError("it is not set", name, f"give {name}=FOLDER", kind=MISSING)
-    values = setting_values.read_settings(environment, f"t5x {what}")
+    values = setting_values.read_settings(environment, f"t5x {program}")
     task = settings.require_task(values)
     size = values["T5_SIZE"]
     model = gin_files.find_model_file(values["T5_FAMILY"], size)
-    found = gpu_query.detect_gpus(environment)
-    platforms, no_gpu = gpu_query.select_jax_platforms_or_error(found, environment)
-    on_cpu = asks_for_cpu(platforms)
-    chosen = t5x_model_options.choose_model_options(environment, found, on_cpu=on_cpu)
-    batch, ways = values["BSIZE"], values["TP_SIZE"]
-    devices = (
-        device_selection.count_devices(found, environment, on_cpu=on_cpu)
-        if found or on_cpu
-        else None
+    machine = device_selection.detect_machine(environment)
+    options = t5x_model_options.choose_model_options(
+        environment, machine.gpus, on_cpu=machine.on_cpu
     )
+    devices = _count_devices(machine, environment)
     if devices:
-        settings.check_batch_split(devices, ways)
-        groups = devices // ways
-        if batch % groups:
-            raise UserError(
-                f"it does not divide over {groups} groups of {ways} device(s)",
-                f"BSIZE={batch}",
-                f"give a multiple of {groups}",
-                kind=INVALID,
-                value=batch,
-            )
+        _check_batch(values["BSIZE"], devices, values["TP_SIZE"])
+    bindings = _make_bindings(program, environment, values, options)
+    runs = f"{gin_files.GIN_FOLDER}/runs"
+    files = _GinFiles(
+        [model, f"{runs}/{program}.gin", f"{runs}/task_{task}.gin"],
+        list(gin_files.find_user_files(environment)),
+    )
+    configuration = gin_reader.read_configuration(files.list_paths(), (Path.cwd(), gin_files.ROOT))
+    bindings |= gin_bindings.make_length_bindings(settings.select_lengths(values), configuration)
+    configuration = configuration.bind(bindings)
+    preflight.check_split(configuration, values["TP_SIZE"], devices, size=size)
+    # Inference that scores answers needs them, as evaluation does.
+    needs_answers = program == "eval" or configuration.value("__main__.infer.mode") == "score"
+    preflight.check_data(configuration, environment, answered=needs_answers)
+    check_folder_writable(str(bindings[OUTPUT_VARIABLES[program]]))
+    return _make_program_command(program, environment, files, bindings, size, options, machine)
+
+
+def _count_devices(machine: Machine, environment: Mapping[str, str]) -> int | None:
+    """Return the number of devices; None if the program will run on another machine."""
+    if not machine.gpus and not machine.on_cpu:
+        return None
+    return machine.count_devices(environment)
+
+
+def _check_batch(batch: int, devices: int, tensor_parallel: int) -> None:
+    """Check that a batch divides over the groups of devices that share a model.
+
+    Raises:
+      UserError: the batch or the devices do not divide.
+    """
+    settings.check_batch_split(devices, tensor_parallel)
+    groups = devices // tensor_parallel
+    if batch % groups:
+        raise UserError(
+            f"the batch does not divide over {groups} groups of {tensor_parallel} device(s)",
+            f"BSIZE={batch}",
+            f"give a multiple of {groups}",
+            kind=INVALID,
+            value=batch,
+        )
+
+
+def _make_bindings(
+    program: str,
+    environment: Mapping[str, str],
+    values: Mapping[str, Any],
+    options: ModelOptions,
+) -> dict[str, object]:
+    """Return the values of --gin. options, except for the lengths.
+
+    Args:
+      program: "eval" or "infer".
+      environment: the variables.
+      values: the variables by their types.
+      options: precision and kernels of the model.
+    """
     bindings: dict[str, object] = {
-        **chosen.evaluation_bindings(),
-        "BATCH_SIZE": batch,
-        "NUM_PARTITIONS": ways,
+        **options.evaluation_bindings(),
+        "BATCH_SIZE": values["BSIZE"],
+        "NUM_PARTITIONS": values["TP_SIZE"],
         "CHECKPOINT_PATH": preflight.check_checkpoint_path(
             environment["CHECKPOINT_PATH"], "CHECKPOINT_PATH"
         ),
-        OUTPUT_VARIABLES[what]: parse_path("OUTPUT_DIR", environment["OUTPUT_DIR"]),
-        **{name: environment[name] for name in ("DATA", "VOCAB") if environment.get(name)},
+        OUTPUT_VARIABLES[program]: parse_path("OUTPUT_DIR", environment["OUTPUT_DIR"]),
     }
+    for name in ("DATA", "VOCAB"):
+        if environment.get(name):
+            bindings[name] = environment[name]
     if environment.get("DATA"):
         bindings["EVAL_DATA"] = environment.get("EVAL_DATA") or environment["DATA"]
     for name in ("EXTRA_IDS", "NUM_DECODES"):
         if values[name] is not None:
             bindings[name] = values[name]
-    own = gin_files.find_user_files(environment)
-    names = [model, *(f"{gin_files.GIN_FOLDER}/runs/{name}.gin" for name in (what, f"task_{task}"))]
-    configuration = gin_reader.read_configuration(
-        [*(gin_files.ROOT / name for name in names), *own], (Path.cwd(), gin_files.ROOT)
-    )
-    bindings |= gin_bindings.make_length_bindings(settings.select_lengths(values), configuration)
-    configuration = configuration.bind(bindings)
-    preflight.check_split(configuration, ways, devices, size=size)
-    scores = what == "infer" and configuration.value("__main__.infer.mode") == "score"
-    preflight.check_data(configuration, environment, answered=what == "eval" or scores)
-    check_folder_writable(str(bindings[OUTPUT_VARIABLES[what]]))
+    return bindings
+
+
+def _make_program_command(
+    program: str,
+    environment: Mapping[str, str],
+    files: _GinFiles,
+    bindings: Mapping[str, object],
+    size: str,
+    options: ModelOptions,
+    machine: Machine,
+) -> Command:
+    """Return the command of a program whose settings are checked."""
     argv = t5x_trainer.make_program_argv(
-        environment, [*names, *map(str, own)], bindings, program=what
+        environment, files.list_options(), bindings, program=program
     )
-    used = t5x_trainer.choose_preset_flags(environment, size, chosen, found, on_cpu=on_cpu)
+    preset = t5x_trainer.choose_preset_flags(
+        environment, size, options, machine.gpus, on_cpu=machine.on_cpu
+    )
+    warnings = [*([machine.missing_gpu] if machine.missing_gpu else []), *preset.lines]
     return Command(
         argv,
-        t5x_trainer.make_environment(environment, used, platforms),
+        t5x_trainer.make_environment(environment, preset, machine.platforms),
         None,
-        (
-            *([WarningLine(no_gpu)] if no_gpu else []),
-            *map(WarningLine, used.lines),
-            *chosen.notes,
-        ),
-        refused=no_gpu,
+        (*map(WarningLine, warnings), *options.notes),
+        refused=machine.missing_gpu,
     )

@@ -1,24 +1,25 @@
-"""From a script's settings to the trainer: every check that needs no JAX, the trainer's command
-line, and then its process in place of ours.
+"""Start T5X's trainer from a script's settings.
+
+Every check that needs no JAX comes first. The trainer then takes the place of this process.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import functools
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta.core import gpu_query, xla_flags
+from rosetta.core import xla_flags
 from rosetta.core.errors import CONFLICT, MISSING, UNKNOWN, UserError
 from rosetta.core.run_folders import (
     check_folder_writable,
     list_checkpoint_steps,
     parse_checkpoint_step,
 )
-from rosetta.core.value_parsing import asks_for_cpu, is_address, parse_path
+from rosetta.core.value_parsing import is_address, parse_path
 from rosetta.doctor import launch_checks
 from rosetta.health import run_lock
 from rosetta.launch import device_selection, execution, nsight_systems, scripts
@@ -40,6 +41,7 @@ from rosetta.t5x.run.gin_text import Reference
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rosetta.core.gpu_query import DetectedGpu
     from rosetta.presets.launch_flags import LaunchFlags
     from rosetta.presets.t5x_model_options import ModelOptions
     from rosetta.t5x.run.gin_reader import Configuration
@@ -50,161 +52,246 @@ _SCHEDULE_CONFIGURABLE = "t5x.utils.create_learning_rate_scheduler"
 _DEFAULT_WARMUP = "rosetta.t5x.warmup.default_steps"
 
 
-def find_source_tree(environment: Mapping[str, str], here: str) -> Path:
-    """Return the tree to train from: T5X_DIR where it is set, else the one the script lies in."""
-    found = Path(environment.get("T5X_DIR") or here).resolve()
-    if not (found / "t5x" / "train.py").is_file():
+@dataclass(frozen=True)
+class _BoundRun:
+    """A run whose settings are bound in its gin configuration.
+
+    Attributes:
+      settings: of the script.
+      configuration: with all bindings.
+      bindings: the --gin. options of the trainer.
+      model_dir: the folder that the run writes to.
+      start: the checkpoint that finetuning starts from; None for pretraining.
+      notes: about its data, for the user.
+    """
+
+    settings: Settings
+    configuration: Configuration
+    bindings: dict[str, object]
+    model_dir: str
+    start: str | None
+    notes: tuple[str, ...]
+
+    @property
+    def folder_variable(self) -> str:
+        """The variable that sets `model_dir`."""
+        return "FT_DIR" if self.settings.finetune else "MODEL_DIR"
+
+    @property
+    def saved_steps(self) -> list[int]:
+        """The steps of the checkpoints in `model_dir`; empty for an object store."""
+        return [] if is_address(self.model_dir) else list_checkpoint_steps(self.model_dir)
+
+    @property
+    def first_step(self) -> int:
+        """The step of the checkpoint that the run starts from."""
+        return parse_checkpoint_step(str(self.bindings.get("INITIAL_CHECKPOINT_PATH") or "")) or 0
+
+    def write_start_file(self) -> None:
+        """Record the checkpoint that finetuning starts from, just before the trainer starts."""
+        if self.start:
+            folders.write_start_file(self.model_dir, self.start)
+
+
+def find_source_tree(environment: Mapping[str, str], script_tree: str) -> Path:
+    """Return the tree of T5X to train from: T5X_DIR if it is set, else the script's own tree.
+
+    Raises:
+      UserError: the tree does not contain T5X.
+    """
+    root = Path(environment.get("T5X_DIR") or script_tree).resolve()
+    if not (root / "t5x" / "train.py").is_file():
         raise UserError(
-            "it holds no t5x/train.py",
-            f"T5X_DIR={found}",
+            "the folder does not contain t5x/train.py",
+            f"T5X_DIR={root}",
             "name the folder that has the package t5x in it, or unset T5X_DIR",
             kind=MISSING,
         )
-    return found
+    return root
 
 
 def make_command(
-    script: str, words: Sequence[str], environment: Mapping[str, str], here: str
+    script: str, words: Sequence[str], environment: Mapping[str, str], script_tree: str
 ) -> execution.Command:
-    """Return what a script runs.
+    """Return the command that a script runs.
 
     Args:
       script: its name without suffix.
-      words: its positionals.
+      words: its positional words.
       environment: the variables.
-      here: the tree that the script lies in.
+      script_tree: the tree that the script lies in.
 
     Raises:
-      UserError: anything that can be known to be wrong before JAX starts.
+      UserError: a setting is wrong, as far as that can be known before JAX starts.
     """
-    root = find_source_tree(environment, here)
-    found = gpu_query.detect_gpus(environment)
-    platforms, no_gpu = gpu_query.select_jax_platforms_or_error(found, environment)
-    on_cpu = asks_for_cpu(platforms)
-    given = settings.read_script_settings(
-        script,
-        words,
-        environment,
-        device_selection.count_devices(found, environment, on_cpu=on_cpu),
+    root = find_source_tree(environment, script_tree)
+    machine = device_selection.detect_machine(environment)
+    run = settings.read_script_settings(
+        script, words, environment, machine.count_devices(environment)
     )
-    variables, values = given.variables, given.values
     files = [
-        *gin_files.select_script_files(root, given.size, given.task),
-        *gin_files.find_user_files(variables),
+        *gin_files.select_script_files(root, run.size, run.task),
+        *gin_files.find_user_files(run.variables),
     ]
-    chosen = t5x_model_options.choose_model_options(variables, found, on_cpu=on_cpu)
-    env, notes = device_selection.select_devices(given, found, environment, on_cpu=on_cpu)
+    options = t5x_model_options.choose_model_options(
+        run.variables, machine.gpus, on_cpu=machine.on_cpu
+    )
+    env, device_notes = device_selection.select_devices(
+        run, machine.gpus, environment, on_cpu=machine.on_cpu
+    )
+    bound = _bind_settings(run, options, files, root, environment)
+    preflight.check_training(run, bound.configuration, environment)
+    check_folder_writable(bound.model_dir)
+    resume_notes = _check_resume(bound)
+    log = _choose_log(run, options)
+    argv = _make_trainer_argv(bound, files, environment, root)
+    preset = choose_preset_flags(
+        env, run.size, options, machine.gpus, on_cpu=machine.on_cpu, devices=run.gpus
+    )
+    check_notes, refusal = _run_machine_checks(bound, env, machine)
+    trainer_env = make_environment(env, preset, machine.platforms, run.processes)
+    trainer_env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), env.get("PYTHONPATH")]))
+    return execution.Command(
+        argv,
+        trainer_env,
+        log,
+        (
+            _describe_run(run, bound.model_dir, log),
+            *_describe_warmup(bound),
+            *check_notes,
+            *map(execution.WarningLine, preset.lines),
+            *options.notes,
+            *device_notes,
+            *bound.notes,
+            *resume_notes,
+        ),
+        bound.write_start_file,
+        refusal,
+    )
+
+
+def _bind_settings(
+    run: Settings,
+    options: ModelOptions,
+    files: Sequence[Path],
+    root: Path,
+    environment: Mapping[str, str],
+) -> _BoundRun:
+    """Read the gin files of a run, and bind its settings in their configuration."""
     configuration = gin_reader.read_configuration(files, (Path.cwd(), gin_files.ROOT, root))
     bindings = {
-        **gin_bindings.make_size_bindings(given, configuration),
-        **_make_macro_bindings(given, configuration),
-        **chosen.training_bindings(),
+        **gin_bindings.make_size_bindings(run, configuration),
+        **_make_macro_bindings(run, configuration),
+        **options.training_bindings(),
     }
-    benchmark = values["BENCHMARK_MODE"]
-    model_dir, start = given.model_dir, None
-    if given.finetune:
-        stamp = environment.get("SLURM_JOB_ID") or dt.datetime.now().astimezone().strftime(
-            "%F_%H-%M-%S"
-        )
+    benchmark = run.values["BENCHMARK_MODE"]
+    model_dir, start = run.model_dir, None
+    if run.finetune:
+        now = dt.datetime.now().astimezone()
+        stamp = environment.get("SLURM_JOB_ID") or now.strftime("%F_%H-%M-%S")
         model_dir, start = folders.choose_finetuning_folders(
-            model_dir, given.task, variables, stamp
+            model_dir, run.task, run.variables, stamp
         )
         bindings["INITIAL_CHECKPOINT_PATH"] = start
-    if asked := variables.get("INITIAL_CHECKPOINT_PATH"):
+    if checkpoint := run.variables.get("INITIAL_CHECKPOINT_PATH"):
         bindings["INITIAL_CHECKPOINT_PATH"] = preflight.check_checkpoint_path(
-            asked, "INITIAL_CHECKPOINT_PATH"
+            checkpoint, "INITIAL_CHECKPOINT_PATH"
         )
-    data, more = _make_data_bindings(given, benchmark, configuration)
-    bindings |= {
-        **data,
-        **_make_length_bindings(given, benchmark, model_dir, start),
-        "MODEL_DIR": model_dir,
-    }
-    if values["CHECKPOINT_DISABLE"]:
+    data_bindings, notes = _make_data_bindings(run, benchmark, configuration)
+    bindings |= data_bindings
+    bindings |= _make_length_bindings(run, benchmark, model_dir, start)
+    bindings["MODEL_DIR"] = model_dir
+    if run.values["CHECKPOINT_DISABLE"]:
         bindings["utils.CheckpointConfig.save"] = None
-    configuration = configuration.bind(bindings)
-    preflight.check_training(given, configuration, environment)
-    check_folder_writable(model_dir)
-    begun = parse_checkpoint_step(str(bindings.get("INITIAL_CHECKPOINT_PATH") or "")) or 0
-    own = [] if is_address(model_dir) else list_checkpoint_steps(model_dir)
-    folder = "FT_DIR" if given.finetune else "MODEL_DIR"
-    if own:
-        newest = f"{model_dir}/checkpoint_{own[-1]}"
-        preflight.check_resumed_data(newest, start or "", configuration)
-        more = (
-            *more,
-            *preflight.describe_precision_change(newest, configuration),
-            *preflight.check_last_step(configuration, begun, own[-1], folder),
-        )
-    log = None
-    if given.log_dir:
-        check_folder_writable(parse_path("LOGDIR", given.log_dir))
-        log = Path(given.log_dir) / (
-            f"{'ft_' if given.finetune else ''}{given.size}_gpu_{given.gpus}"
-            f"_{chosen.precision}_gbs_{given.batch}.log"
-        )
-    argv = make_program_argv(
-        environment, [str(file.absolute()) for file in files], bindings, root=root
+    return _BoundRun(run, configuration.bind(bindings), bindings, model_dir, start, notes)
+
+
+def _check_resume(bound: _BoundRun) -> tuple[str, ...]:
+    """Check that a run can resume from its newest checkpoint, if it has one; return notes."""
+    saved_steps = bound.saved_steps
+    if not saved_steps:
+        return ()
+    newest = f"{bound.model_dir}/checkpoint_{saved_steps[-1]}"
+    preflight.check_resumed_data(newest, bound.start or "", bound.configuration)
+    return (
+        *preflight.describe_precision_change(newest, bound.configuration),
+        *preflight.check_last_step(
+            bound.configuration, bound.first_step, saved_steps[-1], bound.folder_variable
+        ),
     )
-    if given.processes > 1:
+
+
+def _choose_log(run: Settings, options: ModelOptions) -> Path | None:
+    """Return the file for the output of a run; None without LOGDIR."""
+    if not run.log_dir:
+        return None
+    check_folder_writable(parse_path("LOGDIR", run.log_dir))
+    prefix = "ft_" if run.finetune else ""
+    name = f"{prefix}{run.size}_gpu_{run.gpus}_{options.precision}_gbs_{run.batch}.log"
+    return Path(run.log_dir) / name
+
+
+def _make_trainer_argv(
+    bound: _BoundRun, files: Sequence[Path], environment: Mapping[str, str], root: Path
+) -> list[str]:
+    """Return the command line of the trainer, under Nsight Systems if the settings say so."""
+    run = bound.settings
+    paths = [str(file.absolute()) for file in files]
+    argv = make_program_argv(environment, paths, bound.bindings, root=root)
+    if run.processes > 1:
         # No address: JAX finds the coordinator from Slurm's own variables, which name the right
         # host.
         argv.append("--multiprocess_gpu")
-    if values["WITH_NSYS"]:
-        profile = (
-            f"{environment.get('T5X_WORKSPACE_DIR') or os.getcwd()}/nsys_"
-            f"{environment.get('SLURM_JOB_ID') or os.getpid()}_"
-            f"{environment.get('SLURM_PROCID', '0')}"
-        )
-        argv = nsight_systems.make_profile_command(
-            argv, profile, marked=bool(variables.get("PROFILE_STEPS"))
-        )
-    used = choose_preset_flags(env, given.size, chosen, found, on_cpu=on_cpu, devices=given.gpus)
-    said, refused = execution.run_checks(
-        lambda: run_lock.check_not_in_use(model_dir, "MODEL_DIR") if given.processes == 1 else (),
-        lambda: launch_checks.check_before_launch(env, found, platforms),
-        lambda: (
-            ()
-            if launch_checks.is_disabled(env)
-            else parameter_count.check_checkpoint_space(
-                configuration, model_dir, own, begun, folder
-            )
-        ),
-        refused=no_gpu,
+    if not run.values["WITH_NSYS"]:
+        return argv
+    report = (
+        f"{environment.get('T5X_WORKSPACE_DIR') or os.getcwd()}/nsys_"
+        f"{environment.get('SLURM_JOB_ID') or os.getpid()}_"
+        f"{environment.get('SLURM_PROCID', '0')}"
     )
-    lines = (
-        _describe_run(given, model_dir, log),
-        *(() if benchmark else _describe_warmup(configuration, model_dir)),
-        *said,
-        *map(execution.WarningLine, used.lines),
-        *chosen.notes,
-        *notes,
-        *more,
-    )
-    path = env.get("PYTHONPATH")
-    env = {
-        **make_environment(env, used, platforms, given.processes),
-        "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root),
-    }
-    return execution.Command(
-        argv,
-        env,
-        log,
-        lines,
-        functools.partial(folders.write_start_file, model_dir, start) if start else None,
-        refused,
+    is_marked = bool(run.variables.get("PROFILE_STEPS"))
+    return nsight_systems.make_profile_command(argv, report, marked=is_marked)
+
+
+def _run_machine_checks(
+    bound: _BoundRun, env: Mapping[str, str], machine: device_selection.Machine
+) -> tuple[tuple[str, ...], UserError | None]:
+    """Check what a run needs of this machine; return warnings and the first error."""
+
+    def check_folder() -> tuple[str, ...]:
+        if bound.settings.processes > 1:
+            return ()
+        return run_lock.check_not_in_use(bound.model_dir, "MODEL_DIR")
+
+    def check_space() -> tuple[str, ...]:
+        if launch_checks.is_disabled(env):
+            return ()
+        return parameter_count.check_checkpoint_space(
+            bound.configuration,
+            bound.model_dir,
+            bound.saved_steps,
+            bound.first_step,
+            bound.folder_variable,
+        )
+
+    return execution.run_checks(
+        check_folder,
+        lambda: launch_checks.check_before_launch(env, machine.gpus, machine.platforms),
+        check_space,
+        refused=machine.missing_gpu,
     )
 
 
-def _describe_run(given: Settings, model_dir: str, log: Path | None) -> str:
-    processes = f" in {given.processes} processes" if given.processes > 1 else ""
-    parts = (
-        f"global batch {given.batch} on {given.gpus} device(s){processes}, "
-        f"{given.tensor_parallel}-way tensor parallel, {given.microbatches} microbatch(es)"
+def _describe_run(run: Settings, model_dir: str, log: Path | None) -> str:
+    """Return a line about the run: its batch, its devices and its folders."""
+    processes = f" in {run.processes} processes" if run.processes > 1 else ""
+    summary = (
+        f"global batch {run.batch} on {run.gpus} device(s){processes}, "
+        f"{run.tensor_parallel}-way tensor parallel, {run.microbatches} microbatch(es)"
     )
-    if given.finetune:
-        parts = f"finetuning on {given.task}, {parts}"
-    return f"{parts}; checkpoints in {model_dir}" + (f", log in {log}" if log else "")
+    if run.finetune:
+        summary = f"finetuning on {run.task}, {summary}"
+    return f"{summary}; checkpoints in {model_dir}" + (f", log in {log}" if log else "")
 
 
 def make_program_argv(
@@ -215,10 +302,17 @@ def make_program_argv(
     root: Path | None = None,
     program: str = "train",
 ) -> list[str]:
-    """Return a program's command line: train, eval or infer.
+    """Return the command line of one of T5X's programs.
+
+    Args:
+      environment: the variables.
+      files: the gin files.
+      bindings: the values of --gin. options, by name.
+      root: a folder that gin searches for included files.
+      program: "train", "eval" or "infer".
 
     Raises:
-      UserError: PYTHON names no program.
+      UserError: PYTHON does not name a program.
     """
     argv = [execution.find_python(environment), "-u", "-P", "-m", "rosetta.t5x.train", program]
     argv += [f"--gin_search_paths={root}"] if root else []
@@ -229,171 +323,190 @@ def make_program_argv(
     ]
 
 
-def _make_macro_bindings(given: Settings, configuration: Configuration) -> dict[str, object]:
-    """Return the bindings for macros that are given as variables; gin takes those that nothing
-    reads, too.
+def _make_macro_bindings(run: Settings, configuration: Configuration) -> dict[str, object]:
+    """Return the bindings of macros that variables set.
+
+    Raises:
+      UserError: the gin files do not use the macro. gin itself would accept it.
     """
-    for name, value in given.macros.items():
+    for name, value in run.macros.items():
         if not configuration.missing and not configuration.binds(name):
             raise UserError(
-                "its gin files have no such macro",
+                "the gin files of this run have no such macro",
                 f"{name}={value}",
-                "leave it out, and set what they have in a file of your own: ROSETTA_GIN=FILE",
+                "leave it out, or set a macro of these files in a file of your own: "
+                "ROSETTA_GIN=FILE",
                 kind=UNKNOWN,
                 value=value,
             )
-    return dict(given.macros)
+    return dict(run.macros)
 
 
-def _describe_warmup(configuration: Configuration, model_dir: str) -> tuple[str, ...]:
-    """Return a line on the learning rate's warm-up where it is a default, or longer than the
-    run.
-    """
+def _describe_warmup(bound: _BoundRun) -> tuple[str, ...]:
+    """Return a line about the learning rate's warm-up if it is a default or exceeds the run."""
+    configuration, model_dir = bound.configuration, bound.model_dir
+    if bound.settings.values["BENCHMARK_MODE"]:
+        return ()
     steps = configuration.value(f"{_SCHEDULE_CONFIGURABLE}.warmup_steps")
     total = configuration.integer("rosetta.t5x.optimizer.decay_per_step.steps")
     if configuration.value(f"{_SCHEDULE_CONFIGURABLE}.factors") != "linear_decay" or total is None:
         return ()
     if is_address(model_dir) and not isinstance(steps, int):
-        return ()  # object stores are not asked before the trainer starts
+        return ()  # The trainer is the first to read an object store.
     if steps == Reference(_DEFAULT_WARMUP):
         if configuration.integer(f"{_DEFAULT_WARMUP}.total") != total:
             return ()
         steps = warmup.default_steps(total, model_dir)
         if steps < min(total, warmup.LONGEST_WARMUP):
-            return (
-                (
-                    f"the learning rate rises over the first {steps:,} of {total:,} steps: "
-                    "WARMUP_STEPS"
-                ),
-            )
+            line = f"the learning rate rises over the first {steps:,} of {total:,} steps"
+            return (f"{line}: WARMUP_STEPS",)
     if not isinstance(steps, int) or total >= steps:
         return ()
-    return (
-        (
-            f"the learning rate still rises when the run ends, after {total:,} steps: "
-            f"WARMUP_STEPS is {steps:,}"
-        ),
-    )
+    line = f"the learning rate still rises when the run ends, after {total:,} steps"
+    return (f"{line}: WARMUP_STEPS is {steps:,}",)
 
 
 def _make_data_bindings(
-    given: Settings, benchmark: bool, configuration: Configuration
+    run: Settings, benchmark: bool, configuration: Configuration
 ) -> tuple[dict[str, object], tuple[str, ...]]:
-    """Return the bindings for data and vocabulary, and what to say of them; what is not set stays
-    the gin file's.
+    """Return the bindings for data and vocabulary, and notes about them.
+
+    What no variable sets stays as the gin file has it.
     """
-    chosen: dict[str, object] = {
-        name: given.variables[name]
+    bindings: dict[str, object] = {
+        name: run.variables[name]
         for name in ("DATA", "EVAL_DATA", "VOCAB", "TEXT_FIELD")
-        if given.variables.get(name)
+        if run.variables.get(name)
     }
-    if given.values["EXTRA_IDS"] is not None:
-        chosen["EXTRA_IDS"] = given.values["EXTRA_IDS"]
-    if benchmark and "DATA" not in chosen:
-        rows = network_fields.read_count(configuration, "vocab_size")
-        chosen = {
-            "VOCAB": f"ids:{rows or 32128}",
-            **chosen,
-            "DATA": "synthetic",
-        }
-    if not given.finetune or "DATA" not in chosen or "EVAL_DATA" in chosen:
-        return chosen, ()
+    if run.values["EXTRA_IDS"] is not None:
+        bindings["EXTRA_IDS"] = run.values["EXTRA_IDS"]
+    if benchmark and "DATA" not in bindings:
+        vocab_size = network_fields.read_count(configuration, "vocab_size") or 32128
+        bindings = {"VOCAB": f"ids:{vocab_size}", **bindings, "DATA": "synthetic"}
+    if not run.finetune or "DATA" not in bindings or "EVAL_DATA" in bindings:
+        return bindings, ()
     # The gin file's own evaluation data would be another data set than the one that is trained on.
-    chosen |= {
+    bindings |= {
         "EVAL_DATA": None,
         "train.train_eval_dataset_cfg": None,
         "train.infer_eval_dataset_cfg": None,
     }
-    return chosen, () if benchmark else ("no evaluation: DATA is set and EVAL_DATA is not",)
+    return bindings, () if benchmark else ("no evaluation: DATA is set and EVAL_DATA is not",)
 
 
 def _make_length_bindings(
-    given: Settings, benchmark: bool, model_dir: str, start: str | None
+    run: Settings, benchmark: bool, model_dir: str, start: str | None
 ) -> dict[str, object]:
-    """Return the bindings for how long to train: TRAIN_STEPS says the step to end at, FT_STEPS
-    counts from the restored one.
+    """Return the bindings for the length of the training.
+
+    TRAIN_STEPS is the step to end at, and FT_STEPS counts from the step of the first checkpoint.
+
+    Raises:
+      UserError: the folder of a benchmark has checkpoints, or finetuning would have no steps.
     """
     if benchmark and not is_address(model_dir) and folders.find_newest_checkpoint(model_dir):
         raise UserError(
-            "BENCHMARK_MODE=1 starts anew, but it holds checkpoints",
+            "BENCHMARK_MODE=1 starts from nothing, but the folder contains checkpoints",
             f"MODEL_DIR={model_dir}",
-            f"name another {'FT_DIR' if given.finetune else 'MODEL_DIR'}",
+            f"name another {'FT_DIR' if run.finetune else 'MODEL_DIR'}",
             kind=CONFLICT,
         )
-    if not start:
-        steps = given.steps or (BENCHMARK_STEPS if benchmark else None)
-        return (
-            {}
-            if steps is None
-            else {"TRAIN_STEPS": steps, **({"STATS_PERIOD": min(100, steps)} if benchmark else {})}
+    if start:
+        name, steps = "FT_STEPS", _count_finetuning_steps(run, start)
+    else:
+        name, steps = "TRAIN_STEPS", run.steps
+    if not steps:
+        if not benchmark:
+            return {}
+        steps = BENCHMARK_STEPS
+    bindings: dict[str, object] = {name: steps}
+    if benchmark:
+        bindings["STATS_PERIOD"] = min(100, steps)
+    return bindings
+
+
+def _count_finetuning_steps(run: Settings, start: str) -> int | None:
+    """Return the steps to add to a checkpoint; None if no variable sets them."""
+    if run.values["FT_STEPS"]:
+        return int(run.values["FT_STEPS"])
+    if not run.steps:
+        return None
+    match = re.search(r"checkpoint_(\d+)/?$", start)
+    if not match or run.steps <= int(match[1]):
+        raise UserError(
+            f"finetuning starts from {start}",
+            f"TRAIN_STEPS={run.steps}",
+            "give the number of steps to add: FT_STEPS=N",
+            kind=CONFLICT,
+            value=run.steps,
         )
-    more = BENCHMARK_STEPS if benchmark else None
-    if given.values["FT_STEPS"]:
-        more = given.values["FT_STEPS"]
-    elif given.steps:
-        known = re.search(r"checkpoint_(\d+)/?$", start)
-        if not known or given.steps <= int(known[1]):
-            raise UserError(
-                f"finetuning starts from {start}",
-                f"TRAIN_STEPS={given.steps}",
-                "give the number of steps to add: FT_STEPS=N",
-                kind=CONFLICT,
-                value=given.steps,
-            )
-        more = given.steps - int(known[1])
-    return (
-        {}
-        if more is None
-        else {"FT_STEPS": more, **({"STATS_PERIOD": min(100, more)} if benchmark else {})}
-    )
+    return run.steps - int(match[1])
 
 
 def choose_preset_flags(
     environment: Mapping[str, str],
     size: str,
-    chosen: ModelOptions,
-    found: Sequence[gpu_query.DetectedGpu],
+    options: ModelOptions,
+    gpus: Sequence[DetectedGpu],
     *,
     on_cpu: bool,
     devices: int = 1,
 ) -> LaunchFlags:
-    """Return the flags and variables of a size's preset, see presets.use.
+    """Return the flags and variables of the preset of a model size.
 
-    UserError where XLA does not take a flag of the user's.
+    Args:
+      environment: the variables.
+      size: of the model.
+      options: its precision.
+      gpus: of this machine.
+      on_cpu: whether the run uses the CPU.
+      devices: of the run.
+
+    Raises:
+      UserError: XLA does not accept a flag of the user.
     """
-    precision = (
-        t5x_model_options.PRESET_PRECISIONS[chosen.fp8] if chosen.precision != "float32" else "fp32"
+    precision = "fp32"
+    if options.precision != "float32":
+        precision = t5x_model_options.PRESET_PRECISIONS[options.fp8]
+    preset = launch_flags.select_launch_flags(
+        "t5x", size, environment, gpus, on_cpu=on_cpu, precision=precision, devices=devices
     )
-    used = launch_flags.select_launch_flags(
-        "t5x", size, environment, found, on_cpu=on_cpu, precision=precision, devices=devices
-    )
-    xla_flags.check_flags_known(used.user_flags, execution.find_python(environment))
-    return used
+    xla_flags.check_flags_known(preset.user_flags, execution.find_python(environment))
+    return preset
 
 
 def make_environment(
-    environment: Mapping[str, str], used: LaunchFlags, platforms: str, processes: int = 1
+    environment: Mapping[str, str], preset: LaunchFlags, platforms: str, processes: int = 1
 ) -> dict[str, str]:
-    """Return a program's environment, with what a preset gives it, on these of JAX's platforms; see
-    run.compiled.
+    """Return the environment of one of T5X's programs.
+
+    Args:
+      environment: the variables.
+      preset: flags and variables of the preset.
+      platforms: JAX's.
+      processes: of the run, see execution.compilation_cache_variables.
     """
-    known = {**environment, **used.env}
-    known.pop("BASE_XLA_FLAGS", None)
+    variables = {**environment, **preset.env}
+    variables.pop("BASE_XLA_FLAGS", None)
     return {
-        **known,
-        **execution.compilation_cache_variables(known, processes),
+        **variables,
+        **execution.compilation_cache_variables(variables, processes),
         "TFDS_DATA_DIR": preflight.find_dataset_folder(environment),
-        "XLA_FLAGS": xla_flags.join_flags(used.flags),
+        "XLA_FLAGS": xla_flags.join_flags(preset.flags),
         "JAX_PLATFORMS": platforms,
     }
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a script: its name, the tree it lies in, then its words, see rosetta.launch.scripts."""
-    script, here, *words = argv
+    """Run a script, see rosetta.launch.scripts.
+
+    Args:
+      argv: the script's name, the tree that it lies in, and its words.
+    """
+    script, script_tree, *words = argv
     return scripts.run_script(
         script,
         words,
         settings.POSITIONALS[script],
-        lambda values: [make_command(script, values, os.environ, here)],
+        lambda values: [make_command(script, values, os.environ, script_tree)],
     )
