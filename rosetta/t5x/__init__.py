@@ -1,5 +1,6 @@
-"""The T5X distribution: models and their gin files, data for T5X, training, and the scripts that
-start it.
+"""What runs in T5X's programs: models and their gin files, data, checkpoints and training.
+
+`run/` has what runs before JAX starts.
 """
 
 from __future__ import annotations

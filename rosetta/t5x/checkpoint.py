@@ -1,8 +1,9 @@
-"""Records on save, and every check of a checkpoint before the first compilation.
+"""The record of each saved checkpoint, and the checks of a checkpoint before the first compilation.
 
-T5X's own extension points carry it: `SaveCheckpointConfig.state_transformation_fns` (on_save),
-`train_state_initializer_cls` (Initializer) and `RestoreCheckpointConfig.state_transformation_fns`
-(transformations).
+A record is the file rosetta.json of a checkpoint (see run.checkpoint_record). The gin files set the
+functions and classes of this module as T5X's extension points:
+`SaveCheckpointConfig.state_transformation_fns` (on_save), `train_state_initializer_cls`
+(Initializer) and `RestoreCheckpointConfig.state_transformation_fns` (transformations).
 """
 
 from __future__ import annotations
@@ -38,16 +39,18 @@ _RECORDED_PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "t5x")
 
 
 def _find_versions() -> dict[str, str]:
-    found = {}
+    """Return the versions of the recorded packages that are installed."""
+    versions = {}
     for name in _RECORDED_PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _compute_fingerprint(vocabulary: Any) -> str:
+    """Return the fingerprint of a SeqIO vocabulary; "" if its kind is not supported."""
     from rosetta.t5x import dataset
 
     try:
@@ -68,34 +71,40 @@ def on_save(
     start: str | None = None,
     warmup_steps: int | None = None,
 ) -> tuple[Any, Any]:
-    """Write the record of the checkpoint that T5X is about to save; return what T5X passed in,
-    unchanged.
+    """Write the record of the checkpoint that T5X is about to save.
 
     Args:
       state: the train state as a nested dict.
-      infos: T5X's description of it.
+      infos: T5X's description of the train state.
       model_dir: the folder of the checkpoints.
       config: the network's T5Config.
-      batch_size: sequences of a batch.
-      lengths: tokens, {'inputs': n, 'targets': n}.
-      vocabulary: the model's.
-      start: the checkpoint_N this run finetunes; what its record says of pretraining is handed on.
-      warmup_steps: over which the learning rate rises, for the run to go on by.
+      batch_size: the sequences of a batch.
+      lengths: the tokens of a sequence, {'inputs': n, 'targets': n}.
+      vocabulary: the model's vocabulary.
+      start: the checkpoint_N that this run finetunes. What its record says about pretraining is
+        copied into the new record.
+      warmup_steps: the steps over which the learning rate rises, which a resumed run needs.
+
+    Returns:
+      `state` and `infos`, unchanged.
     """
     if jax.process_index() == 0:
         from rosetta.t5x import dataset
 
         step = int(jax.device_get(state["state"]["step"]))
-        before = checkpoint_record.read_record(start) if start else None
-        known = before.batch_size if before else None, before.targets_length if before else None
-        batch, targets = known if start else (batch_size, lengths.get("targets"))
+        targets_length = lengths.get("targets")
+        pretraining_batch: int | None = batch_size
+        if start:
+            start_record = checkpoint_record.read_record(start)
+            pretraining_batch = start_record.batch_size if start_record else None
+            targets_length = start_record.targets_length if start_record else None
         checkpoint_record.write_record(
             model_dir,
             checkpoint_record.Record(
                 step=step,
                 scale_attn_logits=bool(config.scale_attn_logits),
-                batch_size=batch,
-                targets_length=targets,
+                batch_size=pretraining_batch,
+                targets_length=targets_length,
                 vocabulary=_compute_fingerprint(vocabulary),
                 data=dataset.get_data_state(step),
                 run=checkpoint_record.ensure_run_name(model_dir),
@@ -115,72 +124,91 @@ def on_save(
 
 
 def transformations(*, optimizer: bool) -> list[Callable[..., Any]]:
-    """Return what T5X applies to a checkpoint of another run: nothing, or the loss of its optimizer
-    state (checkpoint_manager.Manager makes it anew).
+    """Return what T5X applies to the checkpoint that a run starts from.
+
+    Args:
+      optimizer: whether to keep the optimizer's state. Otherwise it is removed, and
+        checkpoint_manager.Manager makes a new one.
     """
 
-    def weights_only(kept: Any, state: Any, *, is_resuming: bool = False) -> Any:
+    def keep_weights_only(restored: Any, state: Any, *, is_resuming: bool = False) -> Any:
         del state
         if is_resuming:
-            return kept
-        return {**kept, "state": {"step": kept["state"]["step"]}}
+            return restored
+        return {**restored, "state": {"step": restored["state"]["step"]}}
 
-    return [] if optimizer else [weights_only]
+    return [] if optimizer else [keep_weights_only]
 
 
 def check_array_shapes(
     checkpoint: str, model: Mapping[str, tuple[int, ...]], *, optimizer: bool
 ) -> None:
-    """UserError naming the first array of the model that the checkpoint lacks or has in another
-    shape.
+    """Check that a checkpoint has the arrays of the model, in their shapes.
 
     Args:
       checkpoint: a checkpoint_N.
-      model: the shapes of the train state's arrays: 'target/...' or 'state/...' -> shape.
+      model: the shapes of the train state's arrays, by names 'target/...' or 'state/...'.
       optimizer: whether the optimizer's state is restored too.
+
+    Raises:
+      UserError: the checkpoint lacks an array, or has it in another shape. The error names the
+        first such array.
     """
-    there = checkpoint_arrays.read_shapes(checkpoint)
+    saved_shapes = checkpoint_arrays.read_shapes(checkpoint)
     for name in sorted(model, key=lambda name: (not name.startswith("target/"), name)):
         needed = name.startswith("target/") or (optimizer and name.startswith(_OPTIMIZER_PREFIX))
-        if not needed or there.get(name) == model[name]:
+        saved = saved_shapes.get(name)
+        if not needed or saved == model[name]:
             continue
-        has = f"in the shape {there[name]}" if name in there else "not at all"
         if name.startswith(_OPTIMIZER_PREFIX):
+            array = name.removeprefix(_OPTIMIZER_PREFIX)
             raise UserError(
                 (
-                    f"its optimizer's state has {name.removeprefix(_OPTIMIZER_PREFIX)} {has}, "
-                    f"the run needs {model[name]}"
+                    f"the checkpoint's optimizer state has {_describe_shape(array, saved)}, the "
+                    f"run needs {model[name]}"
                 ),
                 checkpoint,
                 (
-                    "restore the weights alone: RESTORE_OPTIMIZER = False, or take the optimizer "
-                    "it was trained with"
+                    "restore only the weights (RESTORE_OPTIMIZER = False), or use the optimizer "
+                    "that the checkpoint was trained with"
                 ),
                 kind=DIFFERS,
             )
+        array = name.removeprefix("target/")
         raise UserError(
-            f"it has {name.removeprefix('target/')} {has}, the model needs {model[name]}",
+            (f"the checkpoint has {_describe_shape(array, saved)}, the model needs {model[name]}"),
             checkpoint,
-            "take the size and the vocabulary it was trained with",
+            "use the size and the vocabulary that the checkpoint was trained with",
             kind=DIFFERS,
         )
 
 
-class Initializer(utils.TrainStateInitializer):
-    """T5X's initializer, which knows the model's shapes and comes before everything that compiles:
-    here checkpoints are refused.
+def _describe_shape(array: str, shape: tuple[int, ...] | None) -> str:
+    """Return "NAME in the shape SHAPE", or "no NAME" if there is no such array."""
+    return f"no {array}" if shape is None else f"{array} in the shape {shape}"
 
-    Args beyond T5X's own:
+
+class Initializer(utils.TrainStateInitializer):
+    """T5X's initializer of the train state, which also checks the checkpoint that is restored.
+
+    The initializer knows the model's shapes, and runs before anything is compiled.
+
+    Args:
+      *args: as of T5X's class.
       config: the network's T5Config.
-      vocabulary: the model's.
-      checkpoint: the checkpoint_N that the run starts from; None: from nothing. Evaluation and
-        inference: what they read.
-      model_dir: where the run saves, and goes on from; None: nowhere.
-      optimizer: whether a start from `checkpoint` takes its optimizer's state over.
-      checkpoint_cfg: T5X's CheckpointConfig: whether the run saves.
-      trainer_cls: the run's; its training step is compiled while the state is made or read. None:
-        not before T5X does it.
-      seed: the run's.
+      vocabulary: the model's vocabulary.
+      checkpoint: the checkpoint_N that the run starts from, or that evaluation and inference read;
+        None for random weights.
+      model_dir: the folder where the run saves and from which it resumes; None for none.
+      optimizer: whether a start from `checkpoint` restores its optimizer state.
+      checkpoint_cfg: T5X's CheckpointConfig, which says whether the run saves.
+      trainer_cls: makes the run's trainer, whose training step is compiled while the train state is
+        made or restored. None leaves the compilation to T5X.
+      seed: the run's seed.
+      **kwargs: as of T5X's class.
+
+    Raises:
+      UserError: the checkpoint cannot be restored into this model, or the run cannot save.
     """
 
     def __init__(
@@ -204,23 +232,23 @@ class Initializer(utils.TrainStateInitializer):
             shared_run_lock.acquire_for_run(
                 model_dir, "MODEL_DIR", os.environ, jax.process_index(), jax.process_count()
             )
-        own = run_folders.list_checkpoint_steps(model_dir) if model_dir else []
+        own_steps = run_folders.list_checkpoint_steps(model_dir) if model_dir else []
         state = self.global_train_state_shape.state_dict()
         shapes = {
             name: tuple(leaf.shape)
             for name, leaf in flatten_dict(state, sep="/").items()
             if hasattr(leaf, "shape")
         }
-        if own:
-            newest = f"{model_dir}/checkpoint_{own[-1]}"
+        if own_steps:
+            newest = f"{model_dir}/checkpoint_{own_steps[-1]}"
             checkpoint_manager.check_damage(newest, resumes=True)
-            self._go_on(newest, own[-1], shapes, config, vocabulary)
+            self._prepare_resume(newest, own_steps[-1], shapes, config, vocabulary)
             if jax.process_index() == 0 and trainer_cls:
-                line = f"goes on from {newest}: {own[-1]:,} steps are done"
+                line = f"goes on from {newest}: {own_steps[-1]:,} steps are done"
                 log.info(line, terminal=True)
         elif checkpoint:
             checkpoint_manager.check_damage(checkpoint, resumes=False)
-            self._start(
+            self._check_start(
                 checkpoint,
                 shapes,
                 config,
@@ -229,7 +257,7 @@ class Initializer(utils.TrainStateInitializer):
                 trains=model_dir is not None,
             )
         if model_dir and checkpoint_cfg and checkpoint_cfg.save and jax.process_index() == 0:
-            self._before_saving(model_dir, state, checkpoint_cfg.save.dtype)
+            self._prepare_saving(model_dir, state, checkpoint_cfg.save.dtype)
         if trainer_cls:
             compile_ahead.start_compilation(
                 trainer_cls,
@@ -243,13 +271,13 @@ class Initializer(utils.TrainStateInitializer):
             )
 
     def from_scratch(self, init_rng: Any) -> Any:
-        """Return the train state that T5X's would, which compiles for longer."""
-        where = initial_state.make_shardings(
+        """Return a new train state, as T5X's method does, but compiled faster."""
+        shardings = initial_state.make_shardings(
             self._partitioner.mesh, self.train_state_axes, self.global_train_state_shape
         )
-        return initial_state.make_arrays(self._initialize_train_state, init_rng, where)
+        return initial_state.make_arrays(self._initialize_train_state, init_rng, shardings)
 
-    def _go_on(
+    def _prepare_resume(
         self,
         checkpoint: str,
         step: int,
@@ -259,18 +287,19 @@ class Initializer(utils.TrainStateInitializer):
     ) -> None:
         from rosetta.t5x import dataset
 
-        found = checkpoint_record.read_record(checkpoint)
-        if found is None and checkpoint_record.has_run_name(
+        """Check the run's own newest checkpoint, and set the position in the data to resume at."""
+        record = checkpoint_record.read_record(checkpoint)
+        if record is None and checkpoint_record.has_run_name(
             run_folders.split_checkpoint_path(checkpoint)[0]
         ):
-            checkpoint_record.require_record(checkpoint, "where in its data the run stands")
-        if found:
-            _check_attention_scale(checkpoint, found, config)
-            _check_vocabulary(checkpoint, found, vocabulary)
-            dataset.set_resume_position(found.data, step)
+            checkpoint_record.require_record(checkpoint, "the run's position in its data")
+        if record:
+            _check_attention_scale(checkpoint, record, config)
+            _check_vocabulary(checkpoint, record, vocabulary)
+            dataset.set_resume_position(record.data, step)
         check_array_shapes(checkpoint, shapes, optimizer=True)
 
-    def _start(
+    def _check_start(
         self,
         checkpoint: str,
         shapes: Mapping[str, tuple[int, ...]],
@@ -280,23 +309,27 @@ class Initializer(utils.TrainStateInitializer):
         optimizer: bool,
         trains: bool,
     ) -> None:
+        """Check the checkpoint that the run starts from, or that evaluation or inference reads."""
         if not run_folders.folder_exists(checkpoint):
             raise UserError(
-                "there is no such folder",
+                "the folder does not exist",
                 checkpoint,
                 "name a checkpoint_N, or a folder of them",
                 kind=MISSING,
             )
-        found = checkpoint_record.read_record(checkpoint)
-        _check_attention_scale(checkpoint, found, config)
-        if found:
-            _check_vocabulary(checkpoint, found, vocabulary)
+        record = checkpoint_record.read_record(checkpoint)
+        _check_attention_scale(checkpoint, record, config)
+        if record:
+            _check_vocabulary(checkpoint, record, vocabulary)
         check_array_shapes(checkpoint, shapes, optimizer=optimizer and trains)
         if trains and jax.process_index() == 0:
-            state = "the state of the optimizer" if optimizer else "nothing of the optimizer"
-            log.info(f"{checkpoint}: the weights and {state} are taken over")
+            if optimizer:
+                log.info(f"{checkpoint}: the weights and the state of the optimizer are taken over")
+            else:
+                log.info(f"{checkpoint}: the weights are taken over, the optimizer starts anew")
 
-    def _before_saving(self, model_dir: str, state: Any, dtype: Any) -> None:
+    def _prepare_saving(self, model_dir: str, state: Any, dtype: Any) -> None:
+        """Check that the run can save in its folder, and complete the records that are there."""
         checkpoint_record.check_folder(model_dir)
         checkpoint_record.distribute_records(model_dir, idle=True)
         atexit.register(checkpoint_record.distribute_records, model_dir)
@@ -305,46 +338,50 @@ class Initializer(utils.TrainStateInitializer):
         )
 
 
-def _check_vocabulary(checkpoint: str, found: checkpoint_record.Record, vocabulary: Any) -> None:
-    mine = _compute_fingerprint(vocabulary)
-    if found.vocabulary and mine and found.vocabulary != mine:
+def _check_vocabulary(checkpoint: str, record: checkpoint_record.Record, vocabulary: Any) -> None:
+    """Raise UserError if the checkpoint was trained with another vocabulary."""
+    fingerprint = _compute_fingerprint(vocabulary)
+    if record.vocabulary and fingerprint and record.vocabulary != fingerprint:
         raise UserError(
-            "it was trained with another vocabulary",
+            "the checkpoint was trained with another vocabulary",
             checkpoint,
-            "set VOCAB to the one it was trained with, and leave EXTRA_IDS out",
+            "set VOCAB to the vocabulary of the checkpoint, and leave EXTRA_IDS out",
             kind=DIFFERS,
         )
 
 
 def _check_attention_scale(
-    checkpoint: str, found: checkpoint_record.Record | None, config: Any
+    checkpoint: str, record: checkpoint_record.Record | None, config: Any
 ) -> None:
-    scaled = found.scale_attn_logits if found else False
-    if scaled != bool(config.scale_attn_logits):
-        if found:
-            raise UserError(
-                f"scale_attn_logits is {bool(config.scale_attn_logits)}, its record says {scaled}",
-                checkpoint,
-                f"set network.T5Config.scale_attn_logits = {scaled}",
-                kind=DIFFERS,
-                value=bool(config.scale_attn_logits),
-            )
-        known = json.dumps(
-            {
-                "schema": checkpoint_record.SCHEMA,
-                "step": pretrained.step(checkpoint),
-                "scale_attn_logits": True,
-            }
-        )
+    """Raise UserError if the checkpoint was trained with another scale of the attention logits."""
+    recorded = record.scale_attn_logits if record else False
+    configured = bool(config.scale_attn_logits)
+    if recorded == configured:
+        return
+    if record:
         raise UserError(
-            (
-                "scale_attn_logits is True, and it has no record, as public weights, for which it "
-                "is False"
-            ),
+            f"scale_attn_logits is {configured}, but the checkpoint's record says {recorded}",
             checkpoint,
-            (
-                "set network.T5Config.scale_attn_logits = False, or, if it was trained so, put "
-                f"{known} into {checkpoint_record.RECORD_FILE} in it"
-            ),
-            kind=MISSING,
+            f"set network.T5Config.scale_attn_logits = {recorded}",
+            kind=DIFFERS,
+            value=configured,
         )
+    example = json.dumps(
+        {
+            "schema": checkpoint_record.SCHEMA,
+            "step": pretrained.step(checkpoint),
+            "scale_attn_logits": True,
+        }
+    )
+    raise UserError(
+        (
+            "scale_attn_logits is True, but the checkpoint has no record; public weights, which "
+            "have no record, need False"
+        ),
+        checkpoint,
+        (
+            "set network.T5Config.scale_attn_logits = False, or, if the checkpoint was trained "
+            f"with True, put {example} into {checkpoint_record.RECORD_FILE} in it"
+        ),
+        kind=MISSING,
+    )

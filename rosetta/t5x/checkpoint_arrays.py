@@ -1,4 +1,4 @@
-"""What arrays a checkpoint of T5X holds, without reading one of them."""
+"""The names, shapes and types of the arrays in a T5X checkpoint, without reading the arrays."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from rosetta.core.errors import DAMAGED, UserError
 
 
 def read_abstract_tree(checkpoint: str) -> dict[str, Any]:
-    """Return a checkpoint_N of T5X, in Orbax's format or the older one, as nested dicts with
-    jax.ShapeDtypeStruct for arrays.
+    """Return the arrays of a checkpoint as nested dicts of jax.ShapeDtypeStruct.
+
+    Args:
+      checkpoint: a folder checkpoint_N of T5X, in Orbax's format or T5X's older one.
 
     Raises:
-      UserError: it is no such checkpoint.
+      UserError: the folder is not a complete checkpoint.
     """
     import orbax.checkpoint as ocp
     from etils import epath  # type: ignore[import-not-found]
 
     folder = epath.Path(checkpoint)
-    where = folder / "state" if (folder / "state").is_dir() else folder
+    arrays = folder / "state" if (folder / "state").is_dir() else folder
     try:
         if (folder / "checkpoint").exists():
-            kept = msgpack_restore((folder / "checkpoint").read_bytes())
-            return dict(_parse_legacy_tree(kept.get("optimizer", kept)))
-        found = ocp.PyTreeCheckpointHandler().metadata(where)
-        return dict(_to_abstract_arrays(getattr(found, "tree", found)))
+            restored = msgpack_restore((folder / "checkpoint").read_bytes())
+            return dict(_parse_legacy_tree(restored.get("optimizer", restored)))
+        metadata = ocp.PyTreeCheckpointHandler().metadata(arrays)
+        return dict(_to_abstract_arrays(getattr(metadata, "tree", metadata)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(
-            "it is not a complete checkpoint of T5X",
+            "not a complete checkpoint of T5X",
             checkpoint,
             "name a folder checkpoint_N that a run has finished writing",
             kind=DAMAGED,
@@ -40,8 +42,12 @@ def read_abstract_tree(checkpoint: str) -> dict[str, Any]:
 
 
 def read_shapes(checkpoint: str) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a checkpoint's arrays: 'target/...', 'state/...' or 'flax_mutables/...'
-    -> shape. UserError as `tree`.
+    """Return the shapes of a checkpoint's arrays, by name.
+
+    The names start with 'target/', 'state/' or 'flax_mutables/'.
+
+    Raises:
+      UserError: the folder is not a complete checkpoint.
     """
     return {
         name: tuple(leaf.shape)
@@ -50,6 +56,7 @@ def read_shapes(checkpoint: str) -> dict[str, tuple[int, ...]]:
 
 
 def _to_abstract_arrays(node: Any) -> Any:
+    """Return a tree of Orbax's metadata with jax.ShapeDtypeStruct for the arrays."""
     if isinstance(node, dict):
         return {key: _to_abstract_arrays(value) for key, value in node.items()}
     return jax.ShapeDtypeStruct(
@@ -58,16 +65,15 @@ def _to_abstract_arrays(node: Any) -> Any:
 
 
 def _parse_legacy_tree(node: Any) -> Any:
-    """Return what T5X wrote before Orbax: small arrays themselves, large ones as a specification of
-    TensorStore.
+    """Return a tree of T5X's older format with jax.ShapeDtypeStruct for the arrays.
+
+    The format has small arrays themselves, and a specification of TensorStore for large ones.
     """
     if isinstance(node, dict) and {"driver", "metadata"} <= set(node):
-        return jax.ShapeDtypeStruct(
-            tuple(node["metadata"]["shape"]),
-            np.dtype(node["metadata"]["dtype"])
-            if node["metadata"]["dtype"] != "bfloat16"
-            else jax.numpy.bfloat16,
-        )
+        metadata = node["metadata"]
+        name = metadata["dtype"]
+        dtype = jax.numpy.bfloat16 if name == "bfloat16" else np.dtype(name)
+        return jax.ShapeDtypeStruct(tuple(metadata["shape"]), dtype)
     if isinstance(node, dict):
         return {key: _parse_legacy_tree(value) for key, value in node.items()}
     return jax.ShapeDtypeStruct(np.shape(node), getattr(node, "dtype", np.float32))

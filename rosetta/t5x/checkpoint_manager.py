@@ -1,8 +1,8 @@
-"""T5X's manager of Orbax checkpoints, which saves beside the training, deletes this run's own
-checkpoints only, and overwrites none.
+"""T5X's manager of Orbax checkpoints, with safer saving and deleting.
 
-T5X builds the manager of a resumed run from its own default, which gin cannot reach: `install` puts
-this one in its place.
+It saves while the training goes on, deletes only this run's own checkpoints, and overwrites none.
+For a resumed run, T5X makes a manager of its default class, which gin cannot change. `install` has
+T5X use this module's class instead.
 """
 
 from __future__ import annotations
@@ -33,51 +33,65 @@ from rosetta.t5x.run import checkpoint_record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_saving_managers: list[Manager] = []  # those that save, until they are closed
+_saving_managers: list[Manager] = []  # the open managers that save
 _Upstream: Any = checkpoints.OrbaxCheckpointManagerInterface
 
 
 def _make_path_class(folder: str) -> type:
-    """Return Orbax's class of a checkpoint that is being written, which puts the record inside
-    before it counts as whole.
-    """
-    usual: Any = atomicity_defaults.get_default_temporary_path_class(epath.Path(folder))
+    """Return a class of Orbax's for checkpoints that are being written.
 
-    class WithRecord(usual):
-        """See above."""
+    The class adds the checkpoint's record before the checkpoint counts as complete.
+
+    Args:
+      folder: the folder of the checkpoints.
+    """
+    default_class: Any = atomicity_defaults.get_default_temporary_path_class(epath.Path(folder))
+
+    class PathWithRecord(default_class):
+        """A checkpoint that is being written, with its record."""
 
         async def finalize(self) -> None:
-            """See Orbax."""
+            """Add the record, and complete the checkpoint as Orbax does."""
             step = run_folders.parse_checkpoint_step(self.get_final().name)
             if step is not None:
                 checkpoint_record.copy_into_checkpoint(folder, step, str(self.get()))
             await super().finalize()
 
-    return WithRecord
+    return PathWithRecord
 
 
 class _OrbaxManager(_Upstream._CheckpointManagerImpl):  # noqa: SLF001
-    """Orbax's manager, which removes what this run made and nothing else."""
+    """Orbax's manager, which deletes only checkpoints that this run has saved."""
 
     def __init__(self, *args: Any, saves: bool, options: Any, **kwargs: Any) -> None:
-        # Evaluation of a folder in which a run is training would clear the save in progress away.
+        # Evaluation may read the folder of a run that is training. It must not delete the
+        # checkpoint that the run is writing.
         options.cleanup_tmp_directories = saves
         if saves:
             options.temporary_path_class = _make_path_class(str(kwargs["directory"]))
         super().__init__(*args, options=options, **kwargs)
 
     def _get_old_steps_to_remove(self) -> list[int]:
-        old = super()._get_old_steps_to_remove()
+        old_steps = super()._get_old_steps_to_remove()
         folder = str(self.directory)
-        return [step for step in old if checkpoint_record.was_saved_by_run(folder, step)]
+        return [step for step in old_steps if checkpoint_record.was_saved_by_run(folder, step)]
 
 
 class Manager(_Upstream):
-    """Upstream's class with its arguments.
+    """T5X's checkpoint manager, which saves while the training goes on.
 
-    A save returns once the arrays are copied to the host; writing goes on while the next steps run.
-    The next save and `close` wait for it, and raise what went wrong in it. `keep` counts all
-    checkpoints of the folder, and removes the run's own.
+    A save returns as soon as the arrays are copied to the host. The files are written while the
+    next steps run. The next save and `close` wait for the writing, and raise its error. `keep`
+    counts all checkpoints of the folder, but only the run's own are deleted.
+
+    Args:
+      directory: the folder of the checkpoints.
+      train_state: the train state, or its shapes.
+      partitioner: the run's partitioner.
+      *args: as of T5X's class.
+      period: the steps between two checkpoints.
+      save_dtype: the type in which parameters are saved; None for a manager that does not save.
+      **kwargs: as of T5X's class.
     """
 
     def __init__(
@@ -105,8 +119,8 @@ class Manager(_Upstream):
             save_dtype=save_dtype,
             **kwargs,
         )
-        self.transformations: Sequence[Any] = ()  # of every save
-        self._told = checkpoint_saves.SaveTracker(
+        self.transformations: Sequence[Any] = ()  # what is applied to every saved state
+        self._save_tracker = checkpoint_saves.SaveTracker(
             str(directory),
             supervision_settings.read_settings(os.environ).on_full_disk,
             speaks=jax.process_index() == 0,
@@ -122,105 +136,139 @@ class Manager(_Upstream):
         state_transformation_fns: Sequence[Any] = (),
         lazy_parameters: bool | None = False,
     ) -> Any:
-        """Restore as upstream does.
+        """Restore a checkpoint.
 
-        FP8 state, or an optimizer's that a transformation took away, is made anew where the
-        checkpoint has none.
+        The FP8 state, or an optimizer state that a transformation removed, is made anew if the
+        checkpoint does not have it.
+
+        Args:
+          step: the step of a checkpoint in the manager's folder.
+          path: another checkpoint, instead of `step`.
+          fallback_state: values for what the checkpoint does not have.
+          state_transformation_fns: what is applied to the restored state.
+          lazy_parameters: as of T5X's method.
+
+        Returns:
+          The train state.
+
+        Raises:
+          UserError: a file of the checkpoint is damaged, or the checkpoint is not complete.
         """
         state = self._train_state.state_dict()
         checkpoint = path or f"{self.directory}/checkpoint_{step}"
         resumes = run_folders.split_checkpoint_path(checkpoint)[0] == str(self.directory)
         check_damage(checkpoint, resumes=resumes)
-        kept = checkpoint_arrays.read_abstract_tree(checkpoint)
-        for transformation in state_transformation_fns:
-            kept = transformation(kept, state)
-        there = set(flatten_dict(kept, sep="/"))
-        missing = {name for name in flatten_dict(state, sep="/") if name not in there}
-        fresh: dict[str, Any] = {}
-        if any(name.startswith("flax_mutables/") for name in missing):
-            _warn_on_first_process("the checkpoint has no FP8 state: it begins anew")
-            fresh["flax_mutables"] = fp8.make_initial_states(state["flax_mutables"])
-        elif "flax_mutables" in kept and "flax_mutables" not in state:
-            _warn_on_first_process("the checkpoint's FP8 state is not used")
-        if any(name.startswith("state/param_states/") for name in missing):
-            fresh["state"] = {"param_states": self._first_param_states()}
-        if fresh:
-            fallback_state = state_utils.merge_state(fallback_state or {}, fresh)
+        new_state = self._make_missing_state(checkpoint, state, state_transformation_fns)
+        if new_state:
+            fallback_state = state_utils.merge_state(fallback_state or {}, new_state)
         try:
-            found = super().restore(
+            restored = super().restore(
                 step, path, fallback_state, state_transformation_fns, lazy_parameters
             )
         except Exception:
             check_damage(checkpoint, resumes=resumes, read_values=True)
             raise
-        return jax.tree.map(_restore_counter_type, self._train_state, found)
+        return jax.tree.map(_restore_counter_type, self._train_state, restored)
 
-    def _first_param_states(self) -> Any:
-        """Return the state of the optimizer before its first step, laid out as it is to be, which
-        depends on the parameters' shapes alone.
+    def _make_missing_state(
+        self, checkpoint: str, state: Any, transformations: Sequence[Any]
+    ) -> dict[str, Any]:
+        """Return new values for the FP8 state and the optimizer state that a checkpoint lacks."""
+        saved = checkpoint_arrays.read_abstract_tree(checkpoint)
+        for transformation in transformations:
+            saved = transformation(saved, state)
+        saved_names = set(flatten_dict(saved, sep="/"))
+        missing = [name for name in flatten_dict(state, sep="/") if name not in saved_names]
+        new_state: dict[str, Any] = {}
+        if any(name.startswith("flax_mutables/") for name in missing):
+            _warn_on_first_process("the checkpoint has no FP8 state: the state starts anew")
+            new_state["flax_mutables"] = fp8.make_initial_states(state["flax_mutables"])
+        elif "flax_mutables" in saved and "flax_mutables" not in state:
+            _warn_on_first_process("the checkpoint's FP8 state is not used")
+        if any(name.startswith("state/param_states/") for name in missing):
+            new_state["state"] = {"param_states": self._make_param_states()}
+        return new_state
+
+    def _make_param_states(self) -> Any:
+        """Return the optimizer state before the first step, in the layout of the run.
+
+        It depends only on the shapes of the parameters.
         """
         abstract = self._train_state
 
-        def make() -> Any:
+        def make_param_states() -> Any:
             params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), abstract.params)
             return abstract._optimizer.optimizer_def.create(params).state_dict()["state"][  # noqa: SLF001
                 "param_states"
             ]
 
         axes = self._partitioner.get_mesh_axes(abstract).state_dict()["state"]["param_states"]
-        return self._partitioner.partition(make, in_axis_resources=None, out_axis_resources=axes)()
+        program = self._partitioner.partition(
+            make_param_states, in_axis_resources=None, out_axis_resources=axes
+        )
+        return program()
 
     def save(
         self, train_state: Any, state_transformation_fns: Sequence[Any] = (), force: bool = True
     ) -> bool:
-        """Begin to save a train state; False where its step is already there, which is left as it
-        is.
+        """Start to save a train state.
+
+        Args:
+          train_state: the train state.
+          state_transformation_fns: what is applied to the saved state.
+          force: as of T5X's method.
+
+        Returns:
+          Whether the state is saved. A checkpoint of the same step is left as it is.
 
         Raises:
-          UserError: there is no room for it.
-          run.Stopped: it is not worth keeping.
+          UserError: the disk has no room for the checkpoint.
+          supervision.RunStopped: the parameters are not finite.
         """
         step = checkpoints._step_from_train_state(train_state)  # noqa: SLF001
         if step in self.all_steps():
             return False
         if health := supervision.get_supervisor():
             health.before_checkpoint(step, lambda: bool(jax.jit(all_finite)(train_state.params)))
-            health.saves = self._told
+            health.saves = self._save_tracker
         return bool(
-            self._told.save(step, lambda: self._begin(train_state, state_transformation_fns, force))
+            self._save_tracker.save(
+                step, lambda: self._start_save(train_state, state_transformation_fns, force)
+            )
         )
 
-    def _begin(self, train_state: Any, transformations: Sequence[Any], force: bool) -> bool:
+    def _start_save(self, train_state: Any, transformations: Sequence[Any], force: bool) -> bool:
+        """Check the free space on all processes, and start to save."""
         error: Exception | None = None
         try:
-            # As Orbax would below: until then its thread may delete what the transformations stamp.
+            # Orbax would wait below. Until then its thread may delete checkpoints into which a
+            # transformation is copying records.
             super().wait_until_finished()
             checkpoint_record.check_free_space(
                 str(self.directory),
                 compute_checkpoint_size(self._train_state.state_dict(), self._save_dtype),
             )
-        except Exception as found:  # noqa: BLE001 (it is raised once all processes know)
-            error = found
-        failed = (
-            multihost_utils.process_allgather(np.array([error is not None])).any()
-            if jax.process_count() > 1
-            else error is not None
-        )
+        except Exception as raised:  # noqa: BLE001 (raised below, after all processes know of it)
+            error = raised
+        failed = error is not None
+        if jax.process_count() > 1:
+            failed = multihost_utils.process_allgather(np.array([failed])).any()
         if failed:
             raise error or checkpoint_saves.DiskFullError(
-                "another process cannot save", str(self.directory), "see what it says"
+                "another process cannot save", str(self.directory), "see its message"
             )
         return bool(super().save(train_state, transformations, force))
 
     def wait_until_finished(self) -> None:
-        """Wait where something went wrong and the process is about to end, not where T5X waits
-        after every save.
+        """Wait for the save only if the process is about to end with an error.
+
+        T5X waits after every save, which would stop the training meanwhile.
         """
         if sys.exception() is not None:
             super().wait_until_finished()
 
     def close(self) -> None:
-        """Wait for the last save, and put the records into their checkpoints."""
+        """Wait for the last save, and copy the records into their checkpoints."""
         if self in _saving_managers:
             _saving_managers.remove(self)
         try:
@@ -228,21 +276,24 @@ class Manager(_Upstream):
         except Exception as error:
             if not checkpoint_saves.is_disk_full(error):
                 raise
-            self._told.handle_full_disk(max(self.all_steps(), default=0), error)
+            self._save_tracker.handle_full_disk(max(self.all_steps(), default=0), error)
         super().close()
         if self._saves and jax.process_index() == 0:
             checkpoint_record.distribute_records(str(self.directory))
-        self._told.finish()
+        self._save_tracker.finish()
 
 
 def check_damage(checkpoint: str, *, resumes: bool, read_values: bool = False) -> None:
-    """Raise UserError where one of a checkpoint's files is damaged.
+    """Check the files of a checkpoint.
 
     Args:
-      checkpoint: a checkpoint_N; of those in the format before Orbax only what TensorStore says is
-        known, once reading fails.
-      resumes: whether a run was to go on from it.
-      read_values: decode its arrays as well, which takes as long as restoring it.
+      checkpoint: a checkpoint_N. A checkpoint in T5X's older format is only checked with
+        `read_values`.
+      resumes: whether a run resumes from the checkpoint, for the error.
+      read_values: whether to decode the arrays too, which takes as long as restoring them.
+
+    Raises:
+      UserError: a file is damaged.
     """
     if not run_folders.folder_exists(checkpoint) or not (
         read_values or checkpoint_record.is_orbax_checkpoint(checkpoint)
@@ -254,48 +305,55 @@ def check_damage(checkpoint: str, *, resumes: bool, read_values: bool = False) -
 
 
 def save_extra_checkpoint(train_state: Any) -> None:
-    """Begin to save a train state beside those that T5X saves, as it does those."""
-    for each in _saving_managers:
-        each.save(train_state, each.transformations)
+    """Start to save a train state in addition to those that T5X saves."""
+    for manager in _saving_managers:
+        manager.save(train_state, manager.transformations)
 
 
 def finish_saves() -> str | None:
-    """Wait for the saves that are begun and close their managers; return their folder, None where
-    there were none.
+    """Wait for the started saves, and close their managers.
+
+    Returns:
+      The folder of the checkpoints; None if no manager was saving.
     """
-    saving = list(_saving_managers)
-    for each in saving:
-        each.close()
-    return str(saving[-1].directory) if saving else None
+    managers = list(_saving_managers)
+    for manager in managers:
+        manager.close()
+    return str(managers[-1].directory) if managers else None
 
 
 def _restore_counter_type(shape: Any, leaf: Any) -> Any:
-    """Return an array as restored, and a counter as a whole number again: upstream saves those of a
-    resumed run as float32.
+    """Return a restored array; a counter as an integer again.
+
+    T5X saves the counters of a resumed run as float32.
     """
     return leaf.astype(shape.dtype) if jnp.issubdtype(shape.dtype, jnp.integer) else leaf
 
 
 def _warn_on_first_process(line: str) -> None:
+    """Log a warning, on the first process only."""
     if jax.process_index() == 0:
         log.warn(line)
 
 
 def compute_checkpoint_size(state: Any, dtype: Any = None) -> int:
-    """Return the bytes of a train state's checkpoint, uncompressed; `dtype` is the parameters',
-    None as they are.
+    """Return the size of a checkpoint in bytes, without compression.
+
+    Args:
+      state: the train state as a nested dict.
+      dtype: the type in which parameters are saved; None for their own.
     """
     width = None if dtype is None else jnp.dtype(dtype).itemsize
     total = 0
     for part, tree in state.items():
         for leaf in jax.tree.leaves(tree):
-            total += math.prod(leaf.shape) * (
-                width if width and part == "target" else leaf.dtype.itemsize
-            )
+            item_size = width if width and part == "target" else leaf.dtype.itemsize
+            total += math.prod(leaf.shape) * item_size
     return total
 
 
 def _replace_default_manager(config: Any) -> Any:
+    """Return T5X's configuration of checkpoints with this manager instead of T5X's default."""
     if config is None or config.checkpoint_manager_cls is not _Upstream:
         return config
     config = copy.copy(config)
@@ -304,23 +362,21 @@ def _replace_default_manager(config: Any) -> Any:
 
 
 def install() -> None:
-    """Have T5X build this manager wherever it would build its default one; one of the user's
-    stays.
-    """
+    """Have T5X use this manager instead of its default one. A manager of the user's own stays."""
     upstream = utils.create_orbax_checkpoint_manager
     if getattr(upstream, "of_rosetta", False):
         return
 
     @functools.wraps(upstream)
     def create(*, save_cfg: Any = None, restore_cfg: Any = None, **others: Any) -> Any:
-        made = upstream(
+        manager = upstream(
             save_cfg=_replace_default_manager(save_cfg),
             restore_cfg=_replace_default_manager(restore_cfg),
             **others,
         )
-        if isinstance(made, Manager) and save_cfg:
-            made.transformations = save_cfg.state_transformation_fns
-        return made
+        if isinstance(manager, Manager) and save_cfg:
+            manager.transformations = save_cfg.state_transformation_fns
+        return manager
 
     create.of_rosetta = True  # type: ignore[attr-defined]
     utils.create_orbax_checkpoint_manager = create

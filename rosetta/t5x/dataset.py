@@ -1,9 +1,9 @@
-"""T5X's door to rosetta.data: tasks, training batches by step, and the checks that T5X makes of
-vocabularies.
+"""The data of rosetta.data in T5X: tasks, training batches by step, and the check of vocabularies.
 
-In gin: `train.get_dataset_fn = @dataset.get_dataset`, `DatasetConfig.mixture_or_task_name =
-@dataset.task()`, `train.verify_matching_vocabs_fn = @dataset.verify_vocabularies`. Tasks of SeqIO
-go on to T5X's own function unchanged.
+The gin files set `train.get_dataset_fn = @dataset.get_dataset`,
+`DatasetConfig.mixture_or_task_name = @dataset.task()` and
+`train.verify_matching_vocabs_fn = @dataset.verify_vocabularies`. T5X's own function reads all other
+tasks of SeqIO.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ if TYPE_CHECKING:
 
     from rosetta.data.pipeline import Batches
 
-# What the training loop reads from, for the checkpoint's record: T5X has one training iterator a
-# process.
+# The iterator that the training loop reads; T5X has one in each process. The record of a checkpoint
+# has its position.
 _train_iterator: TrainIterator | None = None
+# What set_resume_position was given: the state of the data in a checkpoint's record, and the step.
 _resume_position: tuple[Mapping[str, Any], int] | None = None
 _task_definitions: dict[str, _TaskDefinition] = {}
 
 
 @dataclasses.dataclass(frozen=True)
 class _TaskDefinition:
-    """What a task was made from."""
+    """What `task` made a task from; see its arguments."""
 
     data: str
     eval_data: str | None
@@ -55,7 +56,7 @@ class _TaskDefinition:
     noise_density: float
     answered: bool = True
 
-    def recipe(
+    def make_recipe(
         self,
         lengths: Mapping[str, int],
         *,
@@ -65,6 +66,7 @@ class _TaskDefinition:
         pack: bool = False,
         shuffle: bool = True,
     ) -> pipeline.Recipe:
+        """Return the recipe of rows of these lengths, by feature, from a split of `data`."""
         return pipeline.Recipe(
             data=data,
             objective=self.objective,
@@ -94,36 +96,40 @@ def vocabulary(
     (no text).
 
     Args:
-      name: see rosetta.data.vocabularies.load_vocabulary.
-      extra_ids: sentinels to add; None: as many as the run began with, else as
-        rosetta.data.vocabularies.load_vocabulary says.
-      checkpoint: the checkpoint_N that the run starts from or reads; its record says what it was
-        trained with.
-      model_dir: where the run saves; the record of its newest checkpoint comes first.
+      name: as for rosetta.data.vocabularies.load_vocabulary.
+      extra_ids: the number of sentinels to add. None means as many as the run started with; a new
+        run uses the default of rosetta.data.vocabularies.load_vocabulary.
+      checkpoint: the checkpoint_N that the run starts from or reads, whose record has the
+        vocabulary that it was trained with.
+      model_dir: the folder where the run saves. The record of its newest checkpoint comes first.
 
     Raises:
-      UserError: the file is missing or no vocabulary of T5's kind.
+      UserError: the file is missing, or is not a vocabulary that T5 can use.
     """
     recorded = (
         pretrained.read_vocabulary_fingerprint(checkpoint, model_dir) if extra_ids is None else ""
     )
-    found = vocabularies.load_vocabulary(name, extra_ids, recorded=recorded)
-    usual = vocabularies.load_vocabulary(name, extra_ids)
-    if found != usual:
+    loaded = vocabularies.load_vocabulary(name, extra_ids, recorded=recorded)
+    default = vocabularies.load_vocabulary(name, extra_ids)
+    if loaded != default:
         log.info(
-            f"sentinels: {vocabularies.describe_sentinels(found)}, as the run began; a new "
-            f"run has {vocabularies.describe_sentinels(usual)}",
+            f"sentinels: {vocabularies.describe_sentinels(loaded)}, as the run began; a new "
+            f"run has {vocabularies.describe_sentinels(default)}",
             once=True,
         )
-    if found.name == "byte":
-        return seqio.ByteVocabulary(extra_ids=found.extra_ids)
-    if found.name.startswith("ids:"):
-        return seqio.PassThroughVocabulary(size=found.size, eos_id=vocabularies.EOS)
-    return seqio.SentencePieceVocabulary(found.name, extra_ids=found.extra_ids)
+    if loaded.name == "byte":
+        return seqio.ByteVocabulary(extra_ids=loaded.extra_ids)
+    if loaded.name.startswith("ids:"):
+        return seqio.PassThroughVocabulary(size=loaded.size, eos_id=vocabularies.EOS)
+    return seqio.SentencePieceVocabulary(loaded.name, extra_ids=loaded.extra_ids)
 
 
 def convert_vocabulary(theirs: seqio.Vocabulary) -> vocabularies.Vocabulary:
-    """Return rosetta.data's name for a SeqIO vocabulary."""
+    """Return rosetta.data's description of a SeqIO vocabulary.
+
+    Raises:
+      UserError: vocabularies of this class are not supported.
+    """
     if isinstance(theirs, seqio.ByteVocabulary):
         return vocabularies.Vocabulary("byte", theirs.extra_ids)
     if isinstance(theirs, seqio.SentencePieceVocabulary):
@@ -152,26 +158,27 @@ def task(
     noise_density: float = 0.15,
     answered: bool = True,
 ) -> seqio.Task | seqio.Mixture:
-    """Return a SeqIO task of the data, registered; the same one when asked for the same again.
+    """Register a SeqIO task of the data, and return it.
 
-    Training reads it through get_dataset, by step. Its split "validation" (of eval_data; of `data`
-    where that is a hf or tfds set) goes through SeqIO, with T5's metrics for mnli and squad.
+    A second call with the same arguments returns the same task. Training reads the task through
+    get_dataset, by step. SeqIO reads the split "validation", with T5's metrics for mnli and squad.
+    That split is `eval_data`, or the data set's own split if `data` is an hf or tfds set.
 
     Args:
-      data: a spec string or {spec: rate} (rosetta.data.data_spec); `task:NAME` returns SeqIO's
-        task or mixture of that name.
-      vocabulary: of both sides.
+      data: a spec string, or {spec: rate} for a mixture (see rosetta.data.data_spec). `task:NAME`
+        returns SeqIO's own task or mixture of that name.
+      vocabulary: the vocabulary of inputs and targets.
       objective: one of rosetta.data.data_spec.OBJECTIVES.
-      eval_data: what evaluation reads.
-      name: in logs and TensorBoard; default: the objective.
-      text_field: where JSON lines and Example records have their text.
-      mean_noise_span_length: span corruption's.
-      noise_density: span corruption's.
-      answered: whether records without a label or an answer are left out. Without it, as in
-        inference, each is a row.
+      eval_data: the data of evaluation, like `data`.
+      name: the task's name in logs and TensorBoard; default: the objective.
+      text_field: the field of the text in JSON lines and Example records.
+      mean_noise_span_length: the mean length of a span in span corruption, in tokens.
+      noise_density: the share of tokens that span corruption replaces.
+      answered: whether to leave out records without a label or an answer. Inference makes a row of
+        each record.
 
     Raises:
-      UserError: the data cannot be used; the name is taken by another task.
+      UserError: the data cannot be used, or another task has the name.
     """
     parts = data_spec.parse_parts(data)
     if parts[0].spec.kind == "task":
@@ -179,17 +186,16 @@ def task(
             return seqio.get_mixture_or_task(parts[0].spec.value)
         except ValueError:
             raise UserError(
-                "SeqIO knows no such task or mixture",
+                "SeqIO has no task or mixture of this name",
                 f"DATA={parts[0].spec}",
                 "import the module that registers it in the gin file",
                 kind=UNKNOWN,
             ) from None
-    chosen = convert_vocabulary(vocabulary)
-    made = _TaskDefinition(
+    definition = _TaskDefinition(
         data_spec.describe_data(data),
         None if eval_data is None else data_spec.describe_data(eval_data),
         objective,
-        chosen,
+        convert_vocabulary(vocabulary),
         text_field,
         mean_noise_span_length,
         noise_density,
@@ -197,41 +203,42 @@ def task(
     )
     name = name or objective
     if name in seqio.TaskRegistry.names():
-        if _task_definitions.get(name) != made:
+        if _task_definitions.get(name) != definition:
             raise UserError(
-                f"a task named {name} was made from something else",
+                f"there is already another task named {name}",
                 "dataset.task.name",
-                "give this one another name",
+                "give this task another name",
                 kind=CONFLICT,
                 value=name,
             )
         return seqio.TaskRegistry.get(name)
-    known = [name for name in data_spec.OBJECTIVES if name not in data_spec.ANSWER_OBJECTIVES]
-    if objective not in known:
+    objectives = [name for name in data_spec.OBJECTIVES if name not in data_spec.ANSWER_OBJECTIVES]
+    if objective not in objectives:
         raise UserError(
-            f"no objective of T5X's is called {objective!r}",
+            f"{objective!r} is not a valid objective of T5X",
             "dataset.task.objective",
-            "use one of " + ", ".join(known),
+            "use one of " + ", ".join(objectives),
             kind=UNKNOWN,
             value=objective,
         )
     from rosetta.t5x import evaluation_data
 
-    evaluation_data.register_task(name, made, vocabulary)
-    _task_definitions[name] = made
+    evaluation_data.register_task(name, definition, vocabulary)
+    _task_definitions[name] = definition
     return seqio.TaskRegistry.get(name)
 
 
 def _find_feature_kind(converter: Any) -> str:
+    """Return the kind of features that a feature converter of SeqIO makes."""
     cls = getattr(converter, "func", converter)
     if issubclass(cls, seqio.EncDecFeatureConverter):
         return seqio_features.ENCODER_DECODER
     if issubclass(cls, (seqio.DecoderFeatureConverter, seqio.LMFeatureConverter)):
         return seqio_features.DECODER
     raise UserError(
-        f"no rows are made for {cls.__name__}",
+        f"{cls.__name__} is not supported",
         "get_dataset_fn",
-        "leave get_dataset_fn at t5x.utils.get_dataset for this model",
+        "set get_dataset_fn to t5x.utils.get_dataset for this model",
         kind=UNSUPPORTED,
         value=cls.__name__,
     )
@@ -247,26 +254,27 @@ def get_dataset(
     *,
     workers: int | None = None,
 ) -> Any:
-    """Return the training batches of a t5x DatasetConfig: of tasks made by `task` by step, of
-    others as T5X does.
+    """Return the training batches of a data set.
 
-    `cfg.seed` None counts as 0: the order is never left to the clock.
+    Batches of a task that `task` made are read by step. T5X's own function reads other tasks. A
+    missing seed (`cfg.seed` None) counts as 0, so that the order never depends on the time.
 
     Args:
       cfg: t5x.utils.DatasetConfig.
-      shard_id: this host's part of the global batch.
-      num_shards: into how many it is divided.
+      shard_id: the number of this host's part of the global batch.
+      num_shards: the number of parts.
       feature_converter_cls: the model's FEATURE_CONVERTER_CLS.
-      num_epochs: None in training. A number, which inference asks for, has T5X read tasks of ours
-        too.
-      continue_from_last_checkpoint: as in t5x.
-      workers: processes that make batches; None: what the data needs.
+      num_epochs: None in training. With a number, as in inference, T5X reads every task.
+      continue_from_last_checkpoint: as for T5X's function.
+      workers: the number of processes that make batches; None for what the data needs.
+
+    Raises:
+      UserError: the data or the configuration of the data set is not supported.
     """
     global _train_iterator  # noqa: PLW0603 (one training iterator a process)
-    named = cfg.mixture_or_task_name
-    name = named if isinstance(named, str) else named.name
-    made = _task_definitions.get(name)
-    if made is None or num_epochs is not None:
+    name = getattr(cfg.mixture_or_task_name, "name", cfg.mixture_or_task_name)
+    definition = _task_definitions.get(name)
+    if definition is None or num_epochs is not None:
         from t5x import utils
 
         return utils.get_dataset(
@@ -279,14 +287,14 @@ def get_dataset(
         )
     if cfg.use_cached:
         raise UserError(
-            "use_cached is SeqIO's cache",
+            "SeqIO's cache is not supported for this data",
             "DatasetConfig.use_cached",
-            "make one with rosetta data cache and set DATA=cache:FOLDER",
+            "make a cache with rosetta data cache, and set DATA=cache:FOLDER",
             kind=UNSUPPORTED,
         )
-    recipe = made.recipe(
+    recipe = definition.make_recipe(
         cfg.task_feature_lengths,
-        data=made.data,
+        data=definition.data,
         split=cfg.split,
         seed=cfg.seed or 0,
         pack=cfg.pack,
@@ -304,12 +312,20 @@ def get_dataset(
 
 
 class TrainIterator(clu.data.dataset_iterator.DatasetIterator):
-    """Batches in the order of steps, which can be put at any step."""
+    """An iterator over training batches that can be moved to any step.
+
+    Attributes:
+      batches: the batches by step.
+      loader: makes the batches ahead, and has the next step.
+      start_step: the step that `reset` goes to.
+      placed: whether the iterator has been put at the step of the training.
+      log: the log of the batches that were read.
+    """
 
     def __init__(self, batches: Batches, workers: int | None = None) -> None:
         self.batches = batches
         self.loader = prefetch.Loader(batches, workers=workers)
-        self.begin = 0
+        self.start_step = 0
         self.placed = False
         self.log = batch_log.BatchLog(batches)
 
@@ -321,36 +337,38 @@ class TrainIterator(clu.data.dataset_iterator.DatasetIterator):
 
     @property
     def element_spec(self) -> Mapping[str, Any]:
-        """Shape and type of this host's part of each feature."""
+        """The shape and type of this host's part of each feature."""
         import numpy as np
 
-        own = self.batches.batch // self.batches.shards
+        rows = self.batches.batch // self.batches.shards
         return {
-            name: clu.data.dataset_iterator.ArraySpec(np.int32, (own, length))
+            name: clu.data.dataset_iterator.ArraySpec(np.int32, (rows, length))
             for name, length in self.batches.feature_lengths.items()
         }
 
     def reset(self) -> None:
-        """Go to the step set as `begin`."""
+        """Go to `start_step`."""
         self.loader.close()
-        self.loader.step = self.begin
+        self.loader.step = self.start_step
         self.log.discard_pending()
 
     def save(self, filename: Any) -> None:
-        """Write the position as T5X asks for it with save_dataset=True."""
+        """Write the position to a file; T5X calls this with save_dataset=True."""
         with open(os.fspath(filename), "w", encoding="utf-8") as file:
             json.dump(self.batches.make_state(self.loader.step), file)
 
     def restore(self, filename: Any) -> None:
-        """Go on from a position that `save` wrote."""
+        """Continue from a position that `save` wrote."""
         with open(os.fspath(filename), encoding="utf-8") as file:
-            kept = json.load(file)
+            position = json.load(file)
         self.loader.close()
-        _print_line(self.batches.resume(kept, kept["step"]))
-        self.loader.step, self.placed = kept["step"], True
+        _print_line(self.batches.resume(position, position["step"]))
+        self.loader.step = position["step"]
+        self.placed = True
 
 
 def _print_line(line: str | None) -> None:
+    """Print a line, if there is one, on the first process only."""
     import jax
 
     if line and jax.process_index() == 0:
@@ -358,104 +376,123 @@ def _print_line(line: str | None) -> None:
 
 
 def _unwrap_iterator(iterator: Any) -> TrainIterator | None:
-    """Return our iterator from inside the wrappers T5X puts around it."""
+    """Return the TrainIterator inside T5X's wrappers; None if there is none."""
     while iterator is not None and not isinstance(iterator, TrainIterator):
         iterator = getattr(iterator, "_it", None) or getattr(iterator, "_iterator", None)
     return iterator
 
 
-def set_resume_position(kept: Mapping[str, Any] | None, step: int) -> None:
-    """Remember what a checkpoint of this run's own MODEL_DIR says of its data; `align` acts on it.
-    `kept` is what `state` gave.
+def set_resume_position(data_state: Mapping[str, Any] | None, step: int) -> None:
+    """Remember the position in the data at which a run resumes; align_iterator goes there.
+
+    Args:
+      data_state: what get_data_state returned when the run's own checkpoint was saved; None if the
+        checkpoint has no such state.
+      step: the checkpoint's step.
 
     Raises:
-      UserError: the data, its seed or its vocabulary is another than the run began with.
+      UserError: the run started with other data, another seed or another vocabulary.
     """
-    global _resume_position  # noqa: PLW0603 (said before the trainer, and so its iterator's wrappers, exist)
+    # The trainer, and with it T5X's wrappers of the iterator, do not exist yet.
+    global _resume_position  # noqa: PLW0603
     _resume_position = None
-    if kept is not None and _train_iterator is not None:
-        _train_iterator.batches.check_same_data(kept)
-        _resume_position = kept, step
+    if data_state is not None and _train_iterator is not None:
+        _train_iterator.batches.check_same_data(data_state)
+        _resume_position = data_state, step
 
 
 def align_iterator(iterator: Any, step: int) -> None:
-    """Put the trainer's iterator at a step: batch s is trained at step s, whatever was restored or
-    read ahead.
+    """Put the trainer's iterator at a step, so that batch s is trained at step s.
 
-    Does nothing for iterators that are not ours, and nothing where it already stands there. To be
-    called by the trainer, after T5X has taken its first batch.
+    The trainer calls this after T5X has read its first batch. An iterator that is already at the
+    step, or is not a TrainIterator, is left as it is.
+
+    Args:
+      iterator: the trainer's iterator, with T5X's wrappers.
+      step: the step.
     """
-    global _resume_position
-    found = _unwrap_iterator(iterator)
-    if found is None:
+    global _resume_position  # noqa: PLW0603 (one training iterator a process)
+    train_iterator = _unwrap_iterator(iterator)
+    if train_iterator is None:
         return
-    # T5X takes one batch before the first step and holds it back: that one is still to be trained.
-    moved, stands = False, found.loader.step - (getattr(iterator, "_peek", None) is not None)
+    # T5X reads one batch ahead before the first step. That batch is not trained yet.
+    read_ahead = getattr(iterator, "_peek", None) is not None
+    current_step = train_iterator.loader.step - read_ahead
+    moved = False
     if _resume_position is not None and _resume_position[1] == step:
-        found.loader.close()
-        _print_line(found.batches.resume(_resume_position[0], step))
+        train_iterator.loader.close()
+        _print_line(train_iterator.batches.resume(_resume_position[0], step))
         moved = True
-    elif found.batches.has_stream and step and not found.placed:
-        found.loader.close()
-        found.batches.origin = pipeline.Origin(step, 0)
-        _print_line(
-            f"data: no position is kept for step {step}: the stream begins at its beginning"
-        )
+    elif train_iterator.batches.has_stream and step and not train_iterator.placed:
+        train_iterator.loader.close()
+        train_iterator.batches.origin = pipeline.Origin(step, 0)
+        _print_line(f"data: no position is recorded for step {step}: the stream starts anew")
         moved = True
-    _resume_position, found.placed = None, True
-    if moved or stands != step:
-        found.begin = step
-        iterator.reset()  # throws away what the wrappers hold
+    _resume_position = None
+    train_iterator.placed = True
+    if moved or current_step != step:
+        train_iterator.start_step = step
+        iterator.reset()  # discards what the wrappers have read
 
 
 def get_data_state(step: int) -> dict[str, Any] | None:
-    """Return what a checkpoint of step `step` should keep of the training data; None where it is
-    not ours.
+    """Return the state of the training data at a step, for the checkpoint's record.
+
+    It is None if T5X's own function reads the data.
     """
     return None if _train_iterator is None else _train_iterator.batches.make_state(step)
 
 
 def describe_batch(step: int) -> dict[str, Any] | None:
-    """Return the hash and the examples of this host's rows of a step, None where they are not ours
-    or, as a stream's, cannot be made again.
+    """Return the hash and the examples of this host's rows of a step.
+
+    It is None if T5X's own function reads the data, or if the rows cannot be made again, as those
+    of a stream.
     """
     return None if _train_iterator is None else _train_iterator.batches.describe_batch(step)
 
 
 def get_wait_seconds() -> float:
-    """Return the seconds the training loop has waited for data so far."""
+    """Return the seconds for which the training loop has waited for data so far."""
     return 0.0 if _train_iterator is None else _train_iterator.loader.seconds_waited
 
 
 def verify_vocabularies(cfg: Any, model: Any) -> None:
-    """Raise UserError where data and model disagree about ids: T5X's
-    train.verify_matching_vocabs_fn.
+    """Check that data and model have the same vocabularies (train.verify_matching_vocabs_fn).
+
+    Args:
+      cfg: t5x.utils.DatasetConfig.
+      model: the model.
+
+    Raises:
+      UserError: the vocabularies differ, or have more ids than the model.
     """
     from t5x import utils
 
-    theirs = utils.get_vocabulary(cfg)
+    data_vocabularies = utils.get_vocabulary(cfg)
     name = getattr(cfg.mixture_or_task_name, "name", cfg.mixture_or_task_name)
-    for side, of_data, of_model in zip(
+    for side, data_vocabulary, model_vocabulary in zip(
         ("inputs", "targets"),
-        theirs,
+        data_vocabularies,
         (model.input_vocabulary, model.output_vocabulary),
         strict=True,
     ):
-        if of_data != of_model:
+        if data_vocabulary != model_vocabulary:
             raise UserError(
                 (
-                    f"the {side} have vocabulary {_describe_vocabulary(of_data)}, "
-                    f"the model has {_describe_vocabulary(of_model)}"
+                    f"the {side} have vocabulary {_describe_vocabulary(data_vocabulary)}, "
+                    f"the model has {_describe_vocabulary(model_vocabulary)}"
                 ),
                 f"task {name}",
                 "set VOCAB (gin: VOCABULARY) to the same for both",
                 kind=DIFFERS,
             )
         rows = getattr(getattr(model.module, "config", None), "vocab_size", None)
-        if rows is not None and not isinstance(of_data, seqio.PassThroughVocabulary):
-            vocabularies.check_model_size(convert_vocabulary(of_data), rows)
+        if rows is not None and not isinstance(data_vocabulary, seqio.PassThroughVocabulary):
+            vocabularies.check_model_size(convert_vocabulary(data_vocabulary), rows)
 
 
 def _describe_vocabulary(vocabulary: seqio.Vocabulary) -> str:
-    named = getattr(vocabulary, "sentencepiece_model_file", None) or type(vocabulary).__name__
-    return f"{named} ({vocabulary.vocab_size} ids)"
+    """Return the file or the class of a SeqIO vocabulary, and its number of ids."""
+    name = getattr(vocabulary, "sentencepiece_model_file", None) or type(vocabulary).__name__
+    return f"{name} ({vocabulary.vocab_size} ids)"

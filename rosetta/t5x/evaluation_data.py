@@ -1,4 +1,7 @@
-"""SeqIO tasks of rosetta.data's sources: what evaluation and T5X's vocabulary check read."""
+"""SeqIO tasks over the data of rosetta.data (see dataset.task).
+
+Evaluation, inference and T5X's check of vocabularies read them.
+"""
 
 from __future__ import annotations
 
@@ -18,66 +21,64 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 SPLITS = ("train", "validation")
-RECORD_NAME = "record_name"  # the feature that has a record's own name for itself, as JSON
-raised_errors: list[UserError] = []  # what the data of this process raised
+RECORD_NAME = "record_name"  # the feature with a record's own name, as JSON
+raised_errors: list[UserError] = []  # the errors that reading data in this process has raised
 
 
-def register_task(name: str, made: Any, vocabulary: seqio.Vocabulary) -> None:
-    """Add the task to SeqIO's registry.
+def register_task(name: str, definition: Any, vocabulary: seqio.Vocabulary) -> None:
+    """Add a task to SeqIO's registry.
 
     Args:
-      name: the task's.
-      made: rosetta.t5x.dataset's description of it.
-      vocabulary: of both sides.
+      name: the name of the task.
+      definition: what the task is made from, as dataset.task describes it.
+      vocabulary: the vocabulary of inputs and targets.
     """
     feature = seqio.Feature(vocabulary=vocabulary, add_eos=True)
-    sides = ("targets",) if made.objective == "lm" else ("inputs", "targets")
-    pairs = made.objective in data_spec.PAIR_OBJECTIVES
-    splits = [split for split in SPLITS if _find_split_data(made, split) is not None]
-    if pairs:
-        source: Any = functools.partial(_read_records, made=made)
+    sides = ("targets",) if definition.objective == "lm" else ("inputs", "targets")
+    splits = [split for split in SPLITS if _find_split_data(definition, split) is not None]
+    if definition.objective in data_spec.PAIR_OBJECTIVES:
+        source: Any = functools.partial(_read_records, definition=definition)
         preprocessors: list[Any] = [
             seqio.preprocessors.tokenize,
             seqio.preprocessors.append_eos_after_trim,
         ]
     else:
         source = _name_split
-        preprocessors = [functools.partial(_read_rows, made=made, sides=sides)]
+        preprocessors = [functools.partial(_read_rows, definition=definition, sides=sides)]
     seqio.TaskRegistry.add(
         name,
         source=seqio.FunctionDataSource(dataset_fn=source, splits=splits, caching_permitted=False),
         preprocessors=preprocessors,
         output_features=dict.fromkeys(sides, feature),
-        postprocess_fn=_select_postprocessor(made.objective),
-        metric_fns=_select_metrics(made.objective),
+        postprocess_fn=_select_postprocessor(definition.objective),
+        metric_fns=_select_metrics(definition.objective),
     )
 
 
-def _find_split_data(made: Any, split: str) -> str | None:
-    """Return the data a split is read from, None where there is no such split."""
+def _find_split_data(definition: Any, split: str) -> str | None:
+    """Return the data that a split is read from; None if there is no such split."""
     if split == "train":
-        return str(made.data)
-    if made.eval_data is not None:
-        return str(made.eval_data)
-    return (
-        str(made.data)
-        if all(part.spec.kind in ("hf", "tfds") for part in data_spec.parse_parts(made.data))
-        else None
-    )
+        return str(definition.data)
+    if definition.eval_data is not None:
+        return str(definition.eval_data)
+    parts = data_spec.parse_parts(definition.data)
+    has_own_splits = all(part.spec.kind in ("hf", "tfds") for part in parts)
+    return str(definition.data) if has_own_splits else None
 
 
 def _select_metrics(objective: str) -> list[Any]:
+    """Return T5's metric functions of an objective."""
     if objective not in data_spec.PAIR_OBJECTIVES:
         return []
-    with (
-        gin.unlock_config()
-    ):  # importing t5 registers configurables, and gin has read its files by now
+    # Importing t5 registers configurables, which gin forbids after it has read its files.
+    with gin.unlock_config():
         from t5.evaluation import metrics
 
     return [metrics.squad if objective == "squad" else metrics.accuracy]
 
 
 def _select_postprocessor(objective: str) -> Any:
+    """Return T5's function that makes an answer of a target's text; None for the text itself."""
     if objective not in ("mnli", "squad"):
         return None
     with gin.unlock_config():
@@ -91,28 +92,35 @@ def _select_postprocessor(objective: str) -> Any:
 
 
 def _read_records(
-    split: str, shuffle_files: bool = False, seed: int | None = None, *, made: Any
+    split: str, shuffle_files: bool = False, seed: int | None = None, *, definition: Any
 ) -> tf.data.Dataset:
-    """Return worded records; their order is the data's own."""
+    """Return the records of a split as texts of inputs and targets, in the order of the data.
+
+    SeqIO calls this function. The arguments that shuffle are not used.
+    """
     del shuffle_files, seed
-    squad = made.objective == "squad"
+    is_squad = definition.objective == "squad"
 
     def read() -> Iterator[Mapping[str, Any]]:
-        for part in data_spec.parse_parts(str(_find_split_data(made, split))):
-            for record in _read_worded_records(part.spec, made, split):
-                extra: dict[str, Any] = (
-                    {"answers": np.array(record["answers"], object), "id": record["id"]}
-                    if squad
-                    else {"idx": _parse_index(record["idx"])}
-                )
-                if not made.answered:
-                    extra[RECORD_NAME] = json.dumps(record["name"], default=str)
-                yield {"inputs": record["inputs"], "targets": record["targets"], **extra}
+        for part in data_spec.parse_parts(str(_find_split_data(definition, split))):
+            for record in _read_worded_records(part.spec, definition, split):
+                example: dict[str, Any] = {
+                    "inputs": record["inputs"],
+                    "targets": record["targets"],
+                }
+                if is_squad:
+                    example["answers"] = np.array(record["answers"], object)
+                    example["id"] = record["id"]
+                else:
+                    example["idx"] = _parse_index(record["idx"])
+                if not definition.answered:
+                    example[RECORD_NAME] = json.dumps(record["name"], default=str)
+                yield example
 
     signature = {"inputs": tf.TensorSpec((), tf.string), "targets": tf.TensorSpec((), tf.string)}
-    if not made.answered:
+    if not definition.answered:
         signature |= {RECORD_NAME: tf.TensorSpec((), tf.string)}
-    if squad:
+    if is_squad:
         signature |= {
             "answers": tf.TensorSpec((None,), tf.string),
             "id": tf.TensorSpec((), tf.string),
@@ -123,8 +131,9 @@ def _read_records(
 
 
 def _remember_errors(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """Return a generator that keeps what it raises for the user: TensorFlow hands on no more than
-    its text.
+    """Return a generator that adds each UserError to raised_errors.
+
+    TensorFlow passes on only the text of an error.
     """
 
     @functools.wraps(read)
@@ -138,7 +147,12 @@ def _remember_errors(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterat
     return wrapped
 
 
-def _read_worded_records(spec: Any, made: Any, split: str) -> Iterator[Mapping[str, Any]]:
+def _read_worded_records(spec: Any, definition: Any, split: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the records of one part of the data, with texts of inputs and targets.
+
+    Raises:
+      UserError: the data is a token cache.
+    """
     if spec.kind == "cache":
         raise UserError(
             "a token cache has no text to compare answers with",
@@ -146,18 +160,23 @@ def _read_worded_records(spec: Any, made: Any, split: str) -> Iterator[Mapping[s
             "name the records themselves: jsonl:, tfds: or hf:",
             kind=UNSUPPORTED,
         )
-    yield from task_records.read_examples(spec, made.objective, split, answered=made.answered)
+    yield from task_records.read_examples(
+        spec, definition.objective, split, answered=definition.answered
+    )
 
 
 def _parse_index(idx: Any) -> int:
+    """Return a record's index if it is a whole number of 32 bits, else 0."""
     return idx if isinstance(idx, int) and abs(idx) < 1 << 31 else 0
 
 
 def _name_split(
     split: str, shuffle_files: bool = False, seed: int | None = None
 ) -> tf.data.Dataset:
-    """Return one element, the split's name: the rows depend on lengths, which only a preprocessor
-    is told.
+    """Return a data set of one element, which has the name of the split.
+
+    _read_rows makes the rows of it. The rows depend on the sequence lengths, which SeqIO gives only
+    to preprocessors.
     """
     del shuffle_files, seed
     return tf.data.Dataset.from_tensors({"split": split})
@@ -167,29 +186,36 @@ def _read_rows(
     dataset: tf.data.Dataset,
     sequence_length: Mapping[str, int],
     *,
-    made: Any,
+    definition: Any,
     sides: tuple[str, ...],
 ) -> tf.data.Dataset:
-    """Return every row of the split once, in the data's own order: examples of inputs and targets
-    without padding.
+    """Return each row of a split once, in the order of the data, without padding.
+
+    SeqIO calls this function as a preprocessor.
+
+    Args:
+      dataset: what _name_split returned.
+      sequence_length: the lengths of inputs and targets, in tokens.
+      definition: what the task is made from.
+      sides: the features to return.
     """
 
     def read(split: bytes) -> Iterator[Mapping[str, Array]]:
-        recipe = made.recipe(
+        recipe = definition.make_recipe(
             sequence_length,
-            data=_find_split_data(made, split.decode()),
+            data=_find_split_data(definition, split.decode()),
             split=split.decode(),
             seed=0,
             shuffle=False,
         )
         source = pipeline.open_sources(recipe)
-        # A stream and synthetic data have no end: T5X takes as many batches as eval_steps says.
+        # Streams and synthetic data have no end. T5X reads as many batches as eval_steps says.
         count = getattr(source, "count", None)
         number = 0
         while count is None or number < count:
             rows = source.read_rows(np.array([number]))
-            found = {"inputs": rows.inputs[0], "targets": rows.targets[0]}
-            yield {side: found[side][found[side] != 0] for side in sides}
+            tokens = {"inputs": rows.inputs[0], "targets": rows.targets[0]}
+            yield {side: tokens[side][tokens[side] != 0] for side in sides}
             number += 1
 
     signature = {side: tf.TensorSpec((None,), tf.int32) for side in sides}

@@ -1,6 +1,4 @@
-"""What the gin files of a run come to, without running it: for checks before step 0, for planning,
-for tests.
-"""
+"""Evaluation of a run's gin files without the run, for `rosetta plan`, users' scripts and tests."""
 
 from __future__ import annotations
 
@@ -20,10 +18,12 @@ if TYPE_CHECKING:
 ENTRY_FUNCTIONS = {"train": "train", "eval": "evaluate", "infer": "infer"}
 
 
-@functools.cache  # gin keeps what it has registered, and takes no second function of the same name
+@functools.cache  # gin cannot register a second function of the same name
 def _make_stand_in(script: str) -> types.ModuleType:
-    """Return a module in the place of T5X's script, whose entry gives back what gin passes to
-    it.
+    """Return a module in place of T5X's script, whose entry function returns its arguments.
+
+    Args:
+      script: "train", "eval" or "infer".
     """
     entry = ENTRY_FUNCTIONS[script]
     real = getattr(importlib.import_module(f"t5x.{script}"), entry)
@@ -33,7 +33,7 @@ def _make_stand_in(script: str) -> types.ModuleType:
 
     collect.__name__ = collect.__qualname__ = entry
     collect.__module__ = "__main__"
-    collect.__signature__ = inspect.signature(real)  # type: ignore[attr-defined]  # gin refuses names that it lacks
+    collect.__signature__ = inspect.signature(real)  # type: ignore[attr-defined]  # gin checks the parameters' names
     module = types.ModuleType("__main__")
     setattr(module, entry, collect)
     return module
@@ -46,18 +46,20 @@ def arguments(
     script: str = "train",
     search: Sequence[str] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Give what T5X's `train`, `evaluate` or `infer` would be called with, built: model,
-    partitioner, data sets.
+    """Give the arguments of T5X's `train`, `evaluate` or `infer`: the model, the partitioner, ...
+
+    Gin's own table is filled inside the context, because some arguments read it when they are
+    called, for example the class of the trainer. The table is empty afterwards.
 
     Args:
-      files: gin files, later ones overriding earlier ones.
+      files: gin files; later files override earlier ones.
       bindings: lines such as "TRAIN_STEPS = 10", which override the files.
       script: "train", "eval" or "infer".
-      search: folders in which relative names are looked for, before the working folder and Python's
-        packages.
+      search: folders in which relative names of files are searched, before the working folder and
+        Python's packages.
 
-    Gin's own table is filled inside the context, for what reads it when called (the trainer's
-    class), and empty after it.
+    Yields:
+      The arguments by name.
 
     Raises:
       UserError: a file is missing, a name is unknown, or a required value is not set.
@@ -67,10 +69,10 @@ def arguments(
     from rosetta.t5x import gin_configuration
 
     module = _make_stand_in(script)
-    kept = sys.modules["__main__"]
+    main_module = sys.modules["__main__"]
     gin.clear_config()
-    prefixes = gin.config._LOCATION_PREFIXES  # noqa: SLF001 (gin can add a folder, and take none away)
-    before = list(prefixes)
+    prefixes = gin.config._LOCATION_PREFIXES  # noqa: SLF001 (gin can add a folder, but not remove it)
+    prefixes_before = list(prefixes)
     try:
         sys.modules["__main__"] = module
         try:
@@ -79,15 +81,15 @@ def arguments(
             gin_configuration.parse_files_and_bindings(list(files), list(bindings))
             collected = gin.get_configurable(getattr(module, ENTRY_FUNCTIONS[script]))()
         except UserError as error:
-            # Gin raises a copy whose text goes on with places in gin files, on further lines.
+            # Gin raises a copy of the error, and adds lines with places in gin files to its text.
             raise UserError(
                 error.what, error.where, error.do, kind=error.kind, value=error.value
             ) from None
         except (*gin_configuration.CONFIGURATION_ERRORS, RuntimeError) as error:
             raise gin_configuration.explain_error(error) from error
         finally:
-            sys.modules["__main__"] = kept
+            sys.modules["__main__"] = main_module
         yield collected
     finally:
-        prefixes[:] = before
+        prefixes[:] = prefixes_before
         gin.clear_config()

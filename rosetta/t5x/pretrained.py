@@ -1,5 +1,6 @@
-"""What finetuning takes over from the checkpoint it starts from: its step, its batch, its
-attention's scale.
+"""What a run takes from the checkpoint that it starts from: step, loss scale, attention scale.
+
+The gin files call these functions.
 """
 
 from __future__ import annotations
@@ -15,58 +16,68 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-@functools.cache  # what a run begins with it ends with, whatever is saved there meanwhile
+@functools.cache  # checkpoints that the run itself saves must not change the answer
 def start(checkpoint: str | None, model_dir: str | None = None) -> str | None:
-    """Return the checkpoint_N that a run starts from, the same one whenever it is started again.
+    """Return the checkpoint_N that a run starts from; None for random weights.
+
+    A run that is started again gets the same checkpoint.
 
     Args:
-      checkpoint: a checkpoint_N, or a folder of them: the newest, unless `model_dir` says which.
-        None: from nothing.
-      model_dir: where the run saves. Its newest checkpoint's record says what finetuning there
-        started from.
+      checkpoint: a checkpoint_N, or a folder of checkpoints, of which the newest is used if
+        `model_dir` does not say which. None for random weights.
+      model_dir: the folder where the run saves. The record of its newest checkpoint says what the
+        finetuning there started from.
 
     Raises:
-      UserError: there is none, or the finetuning in `model_dir` started from another step.
+      UserError: there is no checkpoint, or the finetuning in `model_dir` started from another step.
     """
     if not checkpoint:
         return None
     steps = run_folders.list_checkpoint_steps(model_dir) if model_dir else []
-    own = checkpoint_record.read_record(f"{model_dir}/checkpoint_{steps[-1]}") if steps else None
-    began = run_folders.parse_checkpoint_step(own.start) if own and own.start else None
-    if own is None or began is None:
+    own_record = (
+        checkpoint_record.read_record(f"{model_dir}/checkpoint_{steps[-1]}") if steps else None
+    )
+    recorded_step = (
+        run_folders.parse_checkpoint_step(own_record.start)
+        if own_record and own_record.start
+        else None
+    )
+    if own_record is None or recorded_step is None:
         return find_checkpoint(checkpoint)
-    given = run_folders.parse_checkpoint_step(checkpoint)
-    if given not in (None, began):
+    requested_step = run_folders.parse_checkpoint_step(checkpoint)
+    if requested_step not in (None, recorded_step):
         raise UserError(
-            f"the finetuning in {model_dir} started from {own.start}",
+            f"the finetuning in {model_dir} started from {own_record.start}",
             f"INITIAL_CHECKPOINT_PATH={checkpoint}",
-            "name that one to go on, or another MODEL_DIR",
+            "name that checkpoint to resume, or another MODEL_DIR",
             kind=CONFLICT,
         )
     folder = checkpoint.rstrip("/")
-    found = folder if given is not None else f"{folder}/checkpoint_{began}"
-    if not run_folders.folder_exists(found):
+    first = folder if requested_step is not None else f"{folder}/checkpoint_{recorded_step}"
+    if not run_folders.folder_exists(first):
         raise UserError(
-            f"the finetuning in {model_dir} started from it, and it is gone",
-            found,
-            "put it back, or start anew with another MODEL_DIR",
+            f"the finetuning in {model_dir} started from this checkpoint, which no longer exists",
+            first,
+            "restore the folder, or start a new run with another MODEL_DIR",
             kind=MISSING,
         )
-    return found
+    return first
 
 
 def find_checkpoint(checkpoint: str | None) -> str:
-    """Return the checkpoint a path names: itself where it ends in checkpoint_N, else the newest one
-    in the folder.
+    """Return the checkpoint that a path names.
+
+    Args:
+      checkpoint: a checkpoint_N, which is returned, or a folder, whose newest checkpoint is.
 
     Raises:
-      UserError: there is none.
+      UserError: the path is not set, or has no checkpoint.
     """
     if not checkpoint:
         raise UserError(
-            "there are no weights to start from",
+            "the weights to start from are not set",
             "INITIAL_CHECKPOINT_PATH",
-            "name a folder with checkpoint_N in it, or one checkpoint_N",
+            "name a checkpoint_N, or a folder of them",
             kind=MISSING,
         )
     folder = checkpoint.rstrip("/")
@@ -74,99 +85,110 @@ def find_checkpoint(checkpoint: str | None) -> str:
         return folder
     steps = run_folders.list_checkpoint_steps(folder)
     if not steps:
-        what = (
-            "there is no checkpoint_N in it"
+        problem = (
+            "the folder has no checkpoint_N"
             if run_folders.folder_exists(folder)
-            else "there is no such folder"
+            else "the folder does not exist"
         )
         raise UserError(
-            what,
+            problem,
             checkpoint,
-            "name the folder of the pretrained model, or one checkpoint_N of it",
+            "name the folder of the pretrained model, or a checkpoint_N in it",
             kind=MISSING,
         )
     return f"{folder}/checkpoint_{steps[-1]}"
 
 
 def step(checkpoint: str | None) -> int:
-    """Return the step a checkpoint was saved at."""
+    """Return the step of a checkpoint; see find_checkpoint for the argument and errors."""
     return int(find_checkpoint(checkpoint).rpartition("_")[2])
 
 
 def total_steps(checkpoint: str | None, more: int) -> int:
-    """Return the step at which `more` steps from the checkpoint are done: T5X counts on from its
-    step.
+    """Return the step at which finetuning ends; T5X continues the count of the checkpoint.
+
+    Args:
+      checkpoint: the checkpoint that finetuning starts from; see find_checkpoint.
+      more: the number of steps of finetuning.
+
+    Raises:
+      UserError: `more` is below 1, or there is no checkpoint.
     """
     if more < 1:
         raise UserError(
             f"FT_STEPS is {more}", "finetuning", "give at least 1", kind=INVALID, value=more
         )
-    begun = step(checkpoint)
-    log.info(
-        f"{find_checkpoint(checkpoint)} is at step {begun}: {more} more end at {begun + more}",
-        once=True,
-    )
-    return begun + more
+    first_step = step(checkpoint)
+    last_step = first_step + more
+    line = f"{find_checkpoint(checkpoint)} is at step {first_step}: {more} more end at {last_step}"
+    log.info(line, once=True)
+    return last_step
 
 
 def loss_normalizing_factor(checkpoint: str | None, batch: int, lengths: Mapping[str, int]) -> int:
-    """Return the target tokens of one pretraining batch, by which T5 divides the loss in finetuning
-    too.
+    """Return the target tokens of a pretraining batch, by which T5 also divides finetuning's loss.
 
-    A loss on another scale would meet Adam's moments and the z-loss as they were in pretraining.
+    With another divisor, the scale of the loss would not match Adam's moments and the z-loss, which
+    come from pretraining.
 
     Args:
-      checkpoint: the pretrained checkpoint; what it says of its own run comes first.
-      batch: sequences of a pretraining batch, where the checkpoint says nothing.
-      lengths: pretraining's {'inputs': tokens, 'targets': tokens}, likewise.
+      checkpoint: the pretrained checkpoint; its record comes first.
+      batch: the sequences of a pretraining batch, if the record does not have them.
+      lengths: pretraining's {'inputs': tokens, 'targets': tokens}, if the record lacks them.
+
+    Raises:
+      UserError: there is no checkpoint, or it is not from public weights and has no record.
     """
-    found = checkpoint_record.require_record(
-        find_checkpoint(checkpoint), "what its loss was divided by"
+    record = checkpoint_record.require_record(
+        find_checkpoint(checkpoint), "the divisor of its loss"
     )
     targets = lengths["targets"]
-    says = "as published for these weights"
-    if found and found.batch_size and found.targets_length:
-        batch, targets, says = found.batch_size, found.targets_length, "as the checkpoint says"
+    source = "as published for these weights"
+    if record and record.batch_size and record.targets_length:
+        batch, targets = record.batch_size, record.targets_length
+        source = "as the checkpoint says"
     log.info(
         f"the loss is divided by {batch * targets}: pretraining's {batch} sequences x "
-        f"{targets} target tokens, {says}",
+        f"{targets} target tokens, {source}",
         once=True,
     )
     return batch * targets
 
 
 def scale_attn_logits(checkpoint: str | None, *, otherwise: bool) -> bool:
-    """Return whether attention's logits are divided by the root of the head's size, as the
-    checkpoint's were.
+    """Return whether attention logits are divided by the root of the head size.
+
+    The answer is the checkpoint's. Public T5, mT5 and byT5 weights have no record and need False:
+    T5's initial weights contain the division.
 
     Args:
-      checkpoint: where the weights come from; None: from nothing.
-      otherwise: the answer for weights from nothing.
+      checkpoint: the checkpoint of the weights; None for random weights.
+      otherwise: the answer for random weights.
 
-    Public T5, mT5 and byT5 weights say nothing of themselves and need False: T5 folds the division
-    into the weights.
+    Raises:
+      UserError: there is no checkpoint, or it is not from public weights and has no record.
     """
     if not checkpoint:
         return otherwise
-    found = checkpoint_record.require_record(
-        find_checkpoint(checkpoint), "whether its attention's logits are divided"
+    record = checkpoint_record.require_record(
+        find_checkpoint(checkpoint), "the scale of its attention logits"
     )
-    scaled = bool(found and found.scale_attn_logits)
-    what = "divided by the root of the head size" if scaled else "not divided"
-    reason = "says so" if found else "has no record, so it is taken for public weights"
-    log.info(f"attention's logits are {what}: {find_checkpoint(checkpoint)} {reason}", once=True)
+    scaled = bool(record and record.scale_attn_logits)
+    scale = "divided by the root of the head size" if scaled else "not divided"
+    reason = "says so" if record else "has no record, so it is taken for public weights"
+    log.info(f"attention's logits are {scale}: {find_checkpoint(checkpoint)} {reason}", once=True)
     return scaled
 
 
-@functools.cache  # gin asks for it wherever the vocabulary is used
+@functools.cache  # gin calls it wherever the vocabulary is used
 def read_vocabulary_fingerprint(checkpoint: str | None, model_dir: str | None) -> str:
-    """Return the fingerprint of the vocabulary that a run was begun with, "" where nothing says so.
+    """Return the fingerprint of the vocabulary that a run started with; "" if it is not recorded.
 
     Args:
       checkpoint: the checkpoint_N that the run starts from or reads; None for none.
-      model_dir: where the run saves; the newest checkpoint there comes first.
+      model_dir: the folder where the run saves; its newest checkpoint comes first.
     """
     steps = run_folders.list_checkpoint_steps(model_dir) if model_dir else []
     newest = f"{model_dir}/checkpoint_{steps[-1]}" if steps else checkpoint
-    found = checkpoint_record.read_record(find_checkpoint(newest)) if newest else None
-    return found.vocabulary if found else ""
+    record = checkpoint_record.read_record(find_checkpoint(newest)) if newest else None
+    return record.vocabulary if record else ""

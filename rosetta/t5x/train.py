@@ -1,5 +1,7 @@
-"""T5X's programs as they are (train, or eval or infer as the first word), started by us: what a
-user can mend is one line and status 2 there as well.
+"""The start of T5X's programs: `python -m rosetta.t5x.train`, with eval or infer as first argument.
+
+T5X's programs run unchanged. An error that the user can correct is printed as one line, and ends
+the process with status 2.
 """
 
 from __future__ import annotations
@@ -19,13 +21,17 @@ from rosetta.health import (
 )
 
 _MEMORY_REMEDY = (
-    "take more microbatches (NUM_MICROBATCHES), compute more of it again (REMAT=full), or take a "
-    "smaller batch (BSIZE_PER_GPU)"
+    "use more microbatches (NUM_MICROBATCHES), more rematerialisation (REMAT=full), or a smaller "
+    "batch (BSIZE_PER_GPU)"
 )
 
 
 def main(module: str = "t5x.train") -> None:
-    """Run one of T5X's programs with our command line, as if it had been started itself."""
+    """Run one of T5X's programs as if it had been started directly.
+
+    Args:
+      module: the program; its arguments are those of this process.
+    """
     secrets.redact_standard_streams()
     sys.argv[0] = module
     if module == "t5x.train":
@@ -34,8 +40,8 @@ def main(module: str = "t5x.train") -> None:
     _install_checks()
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except SystemExit:  # absl's way to end a program, also a successful one
-        # T5X leaves its checkpoint manager open where no step is left to do.
+    except SystemExit:  # absl also ends a successful program in this way
+        # T5X does not close its checkpoint manager if no step is left to do.
         if "rosetta.t5x.checkpoint_manager" in sys.modules:
             _finish_saves()
         raise
@@ -56,7 +62,7 @@ def main(module: str = "t5x.train") -> None:
 
 
 def _install_checks() -> None:
-    """Put our checks of the command line and of gin in front of the program's own."""
+    """Have T5X's program parse its command line and its gin files with checks."""
     from absl import app, flags
 
     from rosetta.t5x import gin_configuration
@@ -66,40 +72,42 @@ def _install_checks() -> None:
 
 
 def _parse_flags(words: list[str]) -> list[str]:
-    """Parse absl's flags.
+    """Parse absl's flags, and return the arguments that are not flags.
 
     Raises:
-      UserError: there is no such flag, or a word that is not a flag.
+      UserError: a flag does not exist, or an argument is not a flag.
     """
     from absl import flags
 
     try:
         rest: list[str] = flags.FLAGS(words)
     except flags.Error as error:
-        what = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         raise UserError(
-            what, "command line", "give --gin_file=FILE and --gin.NAME=VALUE", kind=INVALID
+            reason, "command line", "give --gin_file=FILE and --gin.NAME=VALUE", kind=INVALID
         ) from error
     if rest[1:]:
-        what = f"{rest[1]!r} is not an option"
         raise UserError(
-            what, "command line", "give --gin_file=FILE and --gin.NAME=VALUE", kind=INVALID
+            f"{rest[1]!r} is not an option",
+            "command line",
+            "give --gin_file=FILE and --gin.NAME=VALUE",
+            kind=INVALID,
         )
     return rest
 
 
 def _exit_on_data_error() -> None:
-    """End the process with one line if evaluation's data raised an error for the user; return
-    otherwise.
+    """End the process with one line if reading the data of evaluation raised a UserError.
+
+    TensorFlow, which runs the reading, passes on only the text of the error.
     """
     data = sys.modules.get("rosetta.t5x.evaluation_data")
-    if data is not None and data.errors:
-        trainer_exit.exit_with_error(data.errors[0])
+    if data is not None and data.raised_errors:
+        trainer_exit.exit_with_error(data.raised_errors[0])
 
 
 def _exit_on_system_error(error: Exception) -> None:
-    """End the process with one line if the operating system raised the error before the first step;
-    return otherwise.
+    """End the process with one line if the operating system raised the error before the first step.
 
     ROSETTA_DEBUG=1 prints the traceback as well.
     """
@@ -112,8 +120,7 @@ def _exit_on_system_error(error: Exception) -> None:
 
 
 def _exit_on_configuration_error(error: Exception) -> None:
-    """End the process with one line if the error was raised while gin built the run; return
-    otherwise.
+    """End the process with one line if the error was raised while gin built the run.
 
     ROSETTA_DEBUG=1 prints the traceback as well.
     """
@@ -129,6 +136,7 @@ def _exit_on_configuration_error(error: Exception) -> None:
 
 
 def _finish_saves() -> str | None:
+    """Wait for the checkpoints that are being saved, and return their folder."""
     from rosetta.t5x import checkpoint_manager
 
     return checkpoint_manager.finish_saves()

@@ -1,9 +1,11 @@
-"""What a checkpoint says of itself: rosetta.json, beside it when it is saved and inside it once it
-is whole.
+"""The record of a checkpoint: the file rosetta.json, which says what it was trained with.
 
-Upstream's checkpoints hold arrays only. Some of what they were trained with decides how they must
-be read: whether attention's logits were divided, the batch that the loss belongs to, the
-vocabulary. Public weights have no record.
+T5X's checkpoints hold only arrays. How they must be used depends on the training: on the scale of
+the attention logits, on the batch that the loss was divided by, and on the vocabulary. Public
+weights have no record.
+
+The record is first written to MODEL_DIR/rosetta/checkpoint_N.json, beside the checkpoint that is
+being saved. It is copied into the checkpoint before the checkpoint is complete.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from rosetta.core.value_parsing import is_address
 from rosetta.health.checkpoint_saves import DiskFullError
 
 RECORD_FILE = "rosetta.json"
-RECORD_FOLDER = "rosetta"  # in the folder of the checkpoints
+RECORD_FOLDER = "rosetta"  # inside the folder of the checkpoints
 SCHEMA = 1
 
 
@@ -30,18 +32,19 @@ class Record:
     """What a checkpoint was trained with.
 
     Attributes:
-      step: the step it was saved at.
-      scale_attn_logits: whether attention's logits are divided by the root of the head's size.
-      batch_size: sequences of a batch in pretraining: finetuning hands it on as it found it.
-      targets_length: tokens of a target in pretraining, likewise.
-      vocabulary: what changes with anything that changes an id; "" where it is not known.
+      step: the step of the checkpoint.
+      scale_attn_logits: whether attention logits are divided by the root of the head size.
+      batch_size: the sequences of a batch in pretraining; finetuning copies it.
+      targets_length: the tokens of a target sequence in pretraining; finetuning copies it.
+      vocabulary: a fingerprint that changes if any token gets another id; "" if it is not known.
       data: what rosetta.t5x.dataset.get_data_state returned, from which the run resumes; None for
         data that rosetta does not read.
-      run: name of the run that saved it, which is the same for all its checkpoints.
+      run: the random name of the run that saved the checkpoint, see ensure_run_name.
       config: every field of the network's configuration, as text.
-      versions: package -> version.
+      versions: the versions of packages, by their names.
       start: the checkpoint_N that the run finetunes; "" in pretraining.
-      warmup_steps: over which the learning rate rises in pretraining; None where it is not known.
+      warmup_steps: the steps over which the learning rate rises in pretraining; None if it is not
+        known.
     """
 
     step: int
@@ -58,10 +61,10 @@ class Record:
 
 
 def read_record(checkpoint: str) -> Record | None:
-    """Return what a checkpoint_N says of itself; None where it says nothing.
+    """Return the record of a checkpoint_N; None if it has none.
 
     Raises:
-      UserError: what it says cannot be understood.
+      UserError: the record is damaged, or from a newer release.
     """
     folder, name = run_folders.split_checkpoint_path(checkpoint)
     for place in (f"{folder}/{name}/{RECORD_FILE}", f"{folder}/{RECORD_FOLDER}/{name}.json"):
@@ -69,10 +72,10 @@ def read_record(checkpoint: str) -> Record | None:
         if not path.exists():
             continue
         try:
-            found = json.loads(path.read_text())
-            if found.pop("schema") != SCHEMA:
+            fields = json.loads(path.read_text())
+            if fields.pop("schema") != SCHEMA:
                 raise UserError(
-                    "it was written by a newer release",
+                    "a newer release of rosetta wrote this file",
                     place,
                     (
                         "use that release, or remove the file and set "
@@ -80,20 +83,20 @@ def read_record(checkpoint: str) -> Record | None:
                     ),
                     kind=UNSUPPORTED,
                 )
-            return Record(**found)
+            return Record(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            do = "restore the file, or remove it and set network.T5Config.scale_attn_logits"
+            remedy = "restore the file, or remove it and set network.T5Config.scale_attn_logits"
             beside = f"{folder}/{RECORD_FOLDER}/{name}.json"
             if place != beside and run_folders.make_path(beside).exists():
-                do = f"copy {beside} over it, a copy of it"
+                remedy = f"replace it with its copy {beside}"
             raise UserError(
-                f"it cannot be read ({type(error).__name__})", place, do, kind=DAMAGED
+                f"the record cannot be read ({type(error).__name__})", place, remedy, kind=DAMAGED
             ) from None
     return None
 
 
 def write_record(folder: str, record: Record) -> None:
-    """Put a record beside the checkpoint that is being saved in `folder`, whole or not at all."""
+    """Write a record beside the checkpoint that is being saved in a folder."""
     beside = run_folders.make_path(f"{folder}/{RECORD_FOLDER}")
     beside.mkdir(parents=True, exist_ok=True)
     run_folders.write_file(
@@ -103,13 +106,12 @@ def write_record(folder: str, record: Record) -> None:
 
 
 def copy_into_checkpoint(folder: str, step: int, checkpoint: str) -> None:
-    """Put the record of a step's checkpoint into the folder it is being written to, before it
-    counts as whole.
+    """Copy the record of a checkpoint into the checkpoint, before the checkpoint is complete.
 
     Args:
-      folder: of the checkpoints; `write` has put the record there.
-      step: the checkpoint's.
-      checkpoint: where its files are now. Orbax gives it its name afterwards.
+      folder: the folder of the checkpoints, where write_record has written the record.
+      step: the step of the checkpoint.
+      checkpoint: the temporary folder of its files, which Orbax renames afterwards.
     """
     beside = run_folders.make_path(f"{folder}/{RECORD_FOLDER}/checkpoint_{step}.json")
     if beside.exists():
@@ -119,78 +121,76 @@ def copy_into_checkpoint(folder: str, step: int, checkpoint: str) -> None:
 
 
 def is_orbax_checkpoint(checkpoint: str) -> bool:
-    """Return whether a checkpoint_N is in Orbax's format, as ours are.
+    """Return whether a checkpoint_N is in Orbax's format, which rosetta saves in.
 
-    Public weights are in T5X's older one.
+    Public weights are in T5X's older format.
     """
-    marks = ("_CHECKPOINT_METADATA", "state/_METADATA", "_METADATA")
-    return any(run_folders.make_path(f"{checkpoint}/{mark}").exists() for mark in marks)
+    metadata_files = ("_CHECKPOINT_METADATA", "state/_METADATA", "_METADATA")
+    return any(run_folders.make_path(f"{checkpoint}/{name}").exists() for name in metadata_files)
 
 
 def require_record(checkpoint: str, setting: str) -> Record | None:
-    """Return a checkpoint's record, None for public weights.
+    """Return the record of a checkpoint; None for public weights.
 
     Args:
       checkpoint: a checkpoint_N.
-      setting: what has to be known of it, for the error.
+      setting: what the record is needed for, for the error.
 
     Raises:
-      UserError: it has no record and is not in the format of public weights: nothing says what it
-        was trained with.
+      UserError: the checkpoint has no record, and is not in the format of public weights.
     """
-    found = read_record(checkpoint)
-    if found is None and is_orbax_checkpoint(checkpoint):
-        known = {
+    record = read_record(checkpoint)
+    if record is None and is_orbax_checkpoint(checkpoint):
+        example = {
             "schema": SCHEMA,
             "step": run_folders.parse_checkpoint_step(checkpoint),
             "scale_attn_logits": True,
             "batch_size": 128,
             "targets_length": 114,
         }
-        do = (
+        remedy = (
             f"copy {RECORD_FILE} from the folder of the run that wrote it, or write one with the "
-            f"values it was trained with: {json.dumps(known)}"
+            f"values it was trained with: {json.dumps(example)}"
         )
         raise UserError(
             f"{RECORD_FILE} is missing, and {setting} can't be known without it",
             checkpoint,
-            do,
+            remedy,
             kind=MISSING,
         )
-    return found
+    return record
 
 
 def distribute_records(folder: str, *, idle: bool = False) -> None:
-    """Put each record inside its checkpoint, so that a copy of that alone takes it along; forget
-    those whose checkpoint is gone.
+    """Copy each record into its checkpoint, and delete the records of deleted checkpoints.
+
+    A copy of a checkpoint then includes its record.
 
     Args:
-      folder: of the checkpoints.
-      idle: nothing is being saved in it. Else a record later than all checkpoints may be that of
-        one which is.
+      folder: the folder of the checkpoints.
+      idle: whether nothing is being saved in it. Otherwise, a record that is later than all
+        checkpoints may belong to the checkpoint that is being saved.
     """
     beside = run_folders.make_path(f"{folder}/{RECORD_FOLDER}")
     if not beside.is_dir():
         return
-    there = run_folders.list_checkpoint_steps(folder)
+    saved_steps = run_folders.list_checkpoint_steps(folder)
     for path in sorted(beside.iterdir(), key=str):
-        step = (
-            run_folders.parse_checkpoint_step(path.name.removesuffix(".json"))
-            if path.name.endswith(".json")
-            else None
-        )
+        if not path.name.endswith(".json"):
+            continue
+        step = run_folders.parse_checkpoint_step(path.name.removesuffix(".json"))
         if step is None:
             continue
-        if step in there:
+        if step in saved_steps:
             inside = run_folders.make_path(f"{folder}/checkpoint_{step}/{RECORD_FILE}")
             if not inside.exists():
                 run_folders.write_file(inside, path.read_text())
-        elif idle or (there and step < there[-1]):
+        elif idle or (saved_steps and step < saved_steps[-1]):
             path.unlink()
 
 
 def ensure_run_name(folder: str) -> str:
-    """Return the name of the run that saves in `folder`, given to it when it is first asked for."""
+    """Return the name of the run that saves in a folder; a new run gets a random name."""
     path = run_folders.make_path(f"{folder}/{RECORD_FOLDER}/run")
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -199,44 +199,54 @@ def ensure_run_name(folder: str) -> str:
 
 
 def has_run_name(folder: str) -> bool:
-    """Return whether a run of ours has saved in a folder."""
+    """Return whether a run of rosetta has saved in a folder."""
     return bool(run_folders.make_path(f"{folder}/{RECORD_FOLDER}/run").exists())
 
 
 def was_saved_by_run(folder: str, step: int) -> bool:
-    """Return whether the run that saves in `folder` made this checkpoint: not one without a record,
-    nor one copied from another run.
+    """Return whether the run that saves in a folder also saved one of its checkpoints.
+
+    A checkpoint without a record, or a copy from another run, was not saved by it.
     """
-    name = run_folders.make_path(f"{folder}/{RECORD_FOLDER}/run")
-    found = read_record(f"{folder}/checkpoint_{step}")
-    return found is not None and bool(found.run) and name.exists() and found.run == name.read_text()
+    name_file = run_folders.make_path(f"{folder}/{RECORD_FOLDER}/run")
+    record = read_record(f"{folder}/checkpoint_{step}")
+    if record is None or not record.run or not name_file.exists():
+        return False
+    return bool(record.run == name_file.read_text())
 
 
 def make_folder(folder: str) -> None:
-    """Make a folder, and those above it, where it is missing."""
+    """Make a folder and its parents, if they are missing."""
     run_folders.make_path(folder).mkdir(parents=True, exist_ok=True)
 
 
 def check_folder(folder: str) -> None:
-    """UserError where checkpoints cannot be saved in a folder: its path is relative, or it cannot
-    be written to or made.
+    """Check that checkpoints can be saved in a folder.
+
+    Raises:
+      UserError: the path is relative, or the folder cannot be made or written to.
     """
     if is_address(folder):
         return
     if not os.path.isabs(folder):
         raise UserError(
-            "the path is relative, which Orbax does not save under",
+            "Orbax cannot save under a relative path",
             folder,
-            f"give it whole: {os.path.abspath(folder)}",
+            f"give the absolute path: {os.path.abspath(folder)}",
             kind=INVALID,
         )
     path_checks.check_local_folder_writable(folder)
 
 
 def check_free_space(folder: str, needed: int) -> None:
-    """NoRoomError where the next checkpoint of `needed` bytes does not fit.
+    """Check that the next checkpoint fits on the disk; object stores are not checked.
 
-    Object stores are not asked.
+    Args:
+      folder: the folder of the checkpoints.
+      needed: the size of a checkpoint in bytes.
+
+    Raises:
+      NoRoomError: the checkpoint does not fit.
     """
     if is_address(folder):
         return

@@ -1,5 +1,6 @@
-"""The folders of a run: where it reads, where it writes, and that finetuning never touches what it
-reads.
+"""The folders of a run of T5X's scripts: where it reads checkpoints and where it writes them.
+
+Finetuning writes to a folder of its own, unless the user asks for the pretrained model's folder.
 """
 
 from __future__ import annotations
@@ -18,25 +19,29 @@ if TYPE_CHECKING:
 
 
 def find_newest_checkpoint(folder: str) -> str | None:
-    """Return the newest checkpoint_N of a folder of this machine, or None."""
-    found = list_checkpoint_steps(folder)
-    return f"{folder}/checkpoint_{found[-1]}" if found else None
+    """Return the newest checkpoint_N of a local folder; None if there is none."""
+    checkpoint_steps = list_checkpoint_steps(folder)
+    return f"{folder}/checkpoint_{checkpoint_steps[-1]}" if checkpoint_steps else None
 
 
 def choose_finetuning_folders(
     model_dir: str, task: str, variables: Mapping[str, str], stamp: str
 ) -> tuple[str, str]:
-    """Return the folder that finetuned checkpoints go to, and the checkpoint they start from.
+    """Return the folder for finetuned checkpoints, and the checkpoint that finetuning starts from.
 
-    The pretrained folder is only read, unless MAKE_FT_DIR=false was typed. A run that is started
-    again starts from what it started from, whatever has been saved since: a later checkpoint would
-    move its end.
+    The pretrained folder is only read, unless MAKE_FT_DIR=false is set. A run that is started again
+    uses the same first checkpoint, even if pretraining has saved a newer one. A later checkpoint
+    would change the last step of the run.
 
     Args:
       model_dir: the folder of the pretrained model.
       task: a value of FT_TASK.
-      variables: MAKE_FT_DIR, FT_DIR, INITIAL_CHECKPOINT_PATH.
-      stamp: distinguishes runs with MAKE_FT_DIR=true, each of which has a folder of its own.
+      variables: the run's variables, of which MAKE_FT_DIR, FT_DIR and INITIAL_CHECKPOINT_PATH are
+        read.
+      stamp: the end of the folder's name with MAKE_FT_DIR=true, where each run has its own folder.
+
+    Returns:
+      The folder, and the checkpoint or a folder of checkpoints.
 
     Raises:
       UserError: there is nothing to start from, or the folder belongs to another run.
@@ -50,35 +55,35 @@ def choose_finetuning_folders(
             variables.get("FT_DIR")
             or _make_sibling_path(model_dir, f"ft_{task}_", f"_{stamp}" if own_folder else ""),
         )
-    if asked := variables.get("INITIAL_CHECKPOINT_PATH"):
-        return out, parse_path("INITIAL_CHECKPOINT_PATH", asked)
+    if initial_checkpoint := variables.get("INITIAL_CHECKPOINT_PATH"):
+        return out, parse_path("INITIAL_CHECKPOINT_PATH", initial_checkpoint)
     if is_address(model_dir):
         return out, model_dir
-    kept = (
+    recorded_start = (
         find_start_file(out).read_text(encoding="utf-8")
         if not is_address(out) and find_start_file(out).is_file()
         else ""
     )
-    if kept and (out == model_dir or list_checkpoint_steps(out)):
-        if out != model_dir and Path(kept).parent != Path(model_dir):
+    if recorded_start and (out == model_dir or list_checkpoint_steps(out)):
+        if out != model_dir and Path(recorded_start).parent != Path(model_dir):
             raise UserError(
-                f"the finetuning in it started from {kept}",
+                f"the finetuning in this folder started from {recorded_start}",
                 f"FT_DIR={out}",
                 "name another FT_DIR, or that run's MODEL_DIR to go on",
                 kind=CONFLICT,
             )
-        if not Path(kept).is_dir():
+        if not Path(recorded_start).is_dir():
             raise UserError(
-                f"its finetuning started from {kept}, which is gone",
+                f"its finetuning started from {recorded_start}, which no longer exists",
                 out,
                 "put it back, or start anew with another FT_DIR",
                 kind=MISSING,
             )
-        return out, kept
+        return out, recorded_start
     start = find_newest_checkpoint(model_dir)
     if start is None:
         raise UserError(
-            "it holds no checkpoint_N",
+            "the folder has no checkpoint_N",
             f"MODEL_DIR={model_dir}",
             "name the folder of the pretrained model, or set INITIAL_CHECKPOINT_PATH",
             kind=MISSING,
@@ -87,26 +92,32 @@ def choose_finetuning_folders(
 
 
 def _make_sibling_path(folder: str, before: str, after: str) -> str:
+    """Return the path of a folder beside another one, with a longer name."""
     parent, _, name = folder.rstrip("/").rpartition("/")
     if parent.endswith(":/"):
         raise UserError(
-            "a bucket has no folder beside it",
+            "a bucket cannot have a folder beside it",
             f"MODEL_DIR={folder}",
-            "name where the finetuned model goes: FT_DIR=gs://BUCKET/FOLDER",
+            "set the folder of the finetuned model: FT_DIR=gs://BUCKET/FOLDER",
             kind=UNSUPPORTED,
         )
     return f"{parent}/{before}{name}{after}"
 
 
 def find_start_file(out: str) -> Path:
-    """Return the file that keeps which checkpoint the finetuning in a folder of this machine
-    started from.
-    """
+    """Return the file in a local folder that says which checkpoint its finetuning started from."""
     return Path(out, checkpoint_record.RECORD_FOLDER, "start")
 
 
 def write_start_file(out: str, start: str) -> None:
-    """Write that file. Several processes may: they write the same."""
+    """Write the file of find_start_file, unless a path is in an object store.
+
+    Several processes may write it at the same time, because they write the same text.
+
+    Args:
+      out: the folder of the finetuned checkpoints.
+      start: the checkpoint that finetuning starts from.
+    """
     if is_address(out) or is_address(start):
         return
     write_file(find_start_file(out), start)

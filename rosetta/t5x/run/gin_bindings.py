@@ -1,4 +1,4 @@
-"""The gin bindings that the settings of a run become."""
+"""The gin bindings for the settings of a run of T5X's scripts."""
 
 from __future__ import annotations
 
@@ -14,36 +14,48 @@ if TYPE_CHECKING:
     from rosetta.t5x.run.settings import Settings
 
 
-def make_size_bindings(given: Settings, configuration: Configuration) -> dict[str, object]:
-    """Return the bindings for batch, lengths and layout."""
+def make_size_bindings(run_settings: Settings, configuration: Configuration) -> dict[str, object]:
+    """Return the bindings for the batch, the lengths and the layout.
+
+    Args:
+      run_settings: the settings of the run.
+      configuration: the run's gin files.
+
+    Raises:
+      UserError: only one of two lengths is set, and the gin files do not give the other.
+    """
     bindings: dict[str, object] = {
-        "BATCH_SIZE": given.batch,
-        "EVAL_BATCH_SIZE": given.batch,
-        "trainer.Trainer.num_microbatches": given.microbatches,
-        "NUM_PARTITIONS": given.tensor_parallel,
+        "BATCH_SIZE": run_settings.batch,
+        "EVAL_BATCH_SIZE": run_settings.batch,
+        "trainer.Trainer.num_microbatches": run_settings.microbatches,
+        "NUM_PARTITIONS": run_settings.tensor_parallel,
     }
-    return {**bindings, **make_length_bindings(given.lengths, configuration)}
+    return {**bindings, **make_length_bindings(run_settings.lengths, configuration)}
 
 
 def make_length_bindings(
-    given: Mapping[str, int], configuration: Configuration
+    lengths: Mapping[str, int], configuration: Configuration
 ) -> dict[str, object]:
-    """Return the binding for the lengths that are given, the others staying the gin files'.
+    """Return the binding for the lengths that are set; the gin files' stay for the others.
+
+    Args:
+      lengths: the lengths that are set, in tokens, by feature.
+      configuration: the run's gin files.
 
     Raises:
-      UserError: a length is not given, and the gin files' is not known here.
+      UserError: a length is not set, and the gin files do not give it.
     """
-    if not given:
+    if not lengths:
         return {}
-    usual = configuration.value("TASK_FEATURE_LENGTHS")
-    if isinstance(usual, dict):
-        return {"TASK_FEATURE_LENGTHS": {**usual, **given}}
+    file_lengths = configuration.value("TASK_FEATURE_LENGTHS")
+    if isinstance(file_lengths, dict):
+        return {"TASK_FEATURE_LENGTHS": {**file_lengths, **lengths}}
     for name, feature in settings.LENGTH_VARIABLES.items():
-        if feature not in given:
+        if feature not in lengths:
             raise UserError(
-                f"the gin files leave open the length of {feature}",
+                f"the gin files do not set the length of {feature}",
                 name,
                 f"give {' and '.join(settings.LENGTH_VARIABLES)}, or neither",
                 kind=MISSING,
             )
-    return {"TASK_FEATURE_LENGTHS": dict(given)}
+    return {"TASK_FEATURE_LENGTHS": dict(lengths)}

@@ -1,6 +1,4 @@
-"""Which gin files a run is made of: ours by family and size, those of the old scripts in a tree,
-and one of the user's own.
-"""
+"""The gin files of a run: rosetta's own, those of NVIDIA's scripts, and a user's file."""
 
 from __future__ import annotations
 
@@ -14,23 +12,23 @@ from rosetta.core.variables import choices
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ROOT = Path(__file__).parents[3]  # the folder that our files' names count from
+ROOT = Path(__file__).parents[3]  # the names of rosetta's gin files are relative to this folder
 GIN_FOLDER = "rosetta/t5x/gin"
 EXAMPLE_FOLDER = "t5x/contrib/gpu/t5/t5_1_1/examples"
 
 
 def find_model_file(family: str, size: str, where: str = "T5_FAMILY, T5_SIZE") -> str:
-    """Return the file of a model, relative to HOME.
+    """Return the gin file of a model, relative to ROOT.
 
     Args:
-      family: t5_1_1, mt5, ...
-      size: small, base, ...
-      where: what names them, for the error.
+      family: the model's family, for example t5_1_1 or mt5.
+      size: the model's size, for example small.
+      where: the variables that name them, for the error.
 
     Raises:
-      UserError: there is none; it says which there are.
+      UserError: there is no such model; the error lists the models.
     """
-    # A family has a tiny model; the folders that models are made of have none, but for the sizes.
+    # The folder of each family has a tiny model. So has the folder of sizes, which is no family.
     known = sorted(
         f"{path.parent.name}/{path.stem}"
         for path in (ROOT / GIN_FOLDER).glob("*/*.gin")
@@ -48,12 +46,21 @@ def find_model_file(family: str, size: str, where: str = "T5_FAMILY, T5_SIZE") -
 
 
 def find_example_file(root: Path, size: str, suffix: str) -> str:
-    """Return the gin file of a size and run of the scripts, relative to the tree."""
+    """Return a gin file of NVIDIA's scripts, relative to the tree of T5X.
+
+    Args:
+      root: the tree of T5X.
+      size: the model's size, for example small.
+      suffix: the end of the file's name, for example pile_pretrain.
+
+    Raises:
+      UserError: there is no such size; the error lists the sizes.
+    """
     name = f"{EXAMPLE_FOLDER}/{size}_{suffix}.gin"
     if not re.fullmatch(r"[A-Za-z0-9_]+", size) or not (root / name).is_file():
         files = (root / EXAMPLE_FOLDER).glob(f"*_{suffix}.gin")
         sizes = {path.name.removesuffix(f"_{suffix}.gin") for path in files}
-        shipped = [each for each in choices.T5_SIZES if each in sizes]
+        shipped = [known_size for known_size in choices.T5_SIZES if known_size in sizes]
         known = [*shipped, *sorted(sizes.difference(shipped))]
         raise UserError(
             f"there is no model size {size!r} for {suffix}",
@@ -69,12 +76,12 @@ def select_script_files(root: Path, size: str, task: str) -> list[Path]:
     """Return the gin files of a run of the scripts.
 
     Args:
-      root: The tree of T5X, which has the gin files of NVIDIA's scripts.
-      size: small, base, ...
-      task: The task of finetuning (FT_TASK); empty in pretraining.
+      root: the tree of T5X, which has the gin files of NVIDIA's scripts.
+      size: the model's size, for example small.
+      task: the task of finetuning (FT_TASK); empty in pretraining.
 
     Raises:
-      UserError: There is no such size.
+      UserError: there is no such size.
     """
     if task == choices.PAIRS:  # NVIDIA's scripts had no such task, so the tree has no file for it
         names = (
@@ -88,12 +95,17 @@ def select_script_files(root: Path, size: str, task: str) -> list[Path]:
 
 
 def find_user_files(variables: Mapping[str, str]) -> list[Path]:
-    """Return the file that ROSETTA_GIN names, absolute, if it is set; UserError where it is no
-    file.
+    """Return the gin file that ROSETTA_GIN names as an absolute path; none if it is not set.
+
+    Raises:
+      UserError: the file does not exist.
     """
     path = variables.get("ROSETTA_GIN")
     if path and not Path(path).is_file():
         raise UserError(
-            "it is no file", f"ROSETTA_GIN={path}", "name a gin file, or unset it", kind=MISSING
+            "the file does not exist",
+            f"ROSETTA_GIN={path}",
+            "name a gin file, or unset it",
+            kind=MISSING,
         )
     return [Path(path).absolute()] if path else []

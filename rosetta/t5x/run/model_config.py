@@ -1,4 +1,4 @@
-"""The hyper-parameters of a T5 and the switches by which it is computed."""
+"""The hyper-parameters of a T5 network, and the switches that choose how it is computed."""
 
 from __future__ import annotations
 
@@ -36,42 +36,49 @@ MINIMUMS = {
 
 
 def is_whole_number(value: Any, least: int) -> bool:
-    """Is it a whole number from `least` on?"""
+    """Return whether a value is a whole number of at least `least`."""
     return hasattr(value, "__index__") and operator.index(value) >= least
 
 
 @dataclass(frozen=True)
 class T5Config:
-    """What upstream's T5Config holds, under the same names, and below it how to compute the same
-    model.
+    """The configuration of a T5 network: the fields of T5X's T5Config, then rosetta's switches.
 
-    No switch changes the parameters' tree, or what the model computes beyond rounding (fp8 rounds
-    coarsely; docs/reference/t5x-switches.md has the table).
+    The switches start with `fp8`. No switch changes the tree of parameters, or the model's results
+    beyond rounding. FP8 rounds coarsely. docs/reference/t5x-switches.md has a table of the effects.
 
     Attributes:
-      vocab_size: rows of the embedding, tokens of the logits.
-      dtype: of activations, and of the kernels while they are multiplied with; kept as its name.
+      vocab_size: the rows of the embedding, which are also the tokens of the logits.
+      dtype: the type of activations, and of kernels in matrix products, stored as its name.
         Parameters are float32.
-      emb_dim, num_heads, head_dim, mlp_dim: widths. num_encoder_layers is not read by a
-        decoder-only model.
-      mlp_activations: one name of flax.linen for T5 1.0, two for the gated units of 1.1; "linear"
-        is the identity.
-      dropout_rate: after embedding and blocks, of attention weights and within the MLP.
-      logits_via_embedding: logits from the embedding's table (T5 1.0) rather than a kernel of their
-        own (1.1).
-      float32_attention_logits: queries times keys in float32.
-      scale_attn_logits: divide attention's logits by sqrt(head_dim). Must be as it was when a
-        checkpoint was trained; public ones: False.
-      fp8: projections in FP8 by XLA, by Transformer Engine, or not.
-      fuse_qkv: q, k and v, k and v of the attention to the encoder, and both halves of a gated MLP
-        in one GEMM each.
-      transpose_batch_sequence: activations as [length, batch, features].
-      attention: who computes it.
-      scan_layers: compile one layer and loop over it.
-      remat: what the backward pass computes again: nothing, all but matrix products ("minimal"), or
+      emb_dim: the features of activations.
+      num_heads: the attention heads.
+      num_encoder_layers: the layers of the encoder; a decoder-only network does not read it.
+      num_decoder_layers: the layers of the decoder.
+      head_dim: the features of a head.
+      mlp_dim: the hidden features of the MLP.
+      mlp_activations: names of flax.linen: one for T5 1.0, two for the gated units of T5 1.1.
+        "linear" is the identity.
+      dropout_rate: the dropout after the embedding and each block, of attention weights and in the
+        MLP.
+      logits_via_embedding: compute logits with the embedding's table (T5 1.0), not with a separate
+        kernel (T5 1.1).
+      float32_attention_logits: multiply queries and keys in float32.
+      scale_attn_logits: divide attention logits by sqrt(head_dim). The value must be that of the
+        checkpoint's training; public checkpoints need False.
+      fp8: "off", or who computes the projections in FP8: "xla" or "te" (Transformer Engine).
+      fuse_qkv: use one matrix product for queries, keys and values, for keys and values of the
+        attention to the encoder, and for both halves of a gated MLP.
+      transpose_batch_sequence: use activations [length, batch, features].
+      attention: the implementation of attention: "xla", "cudnn" or "te".
+      scan_layers: compile one layer, and loop over it.
+      remat: what the backward pass computes again: "none", all but matrix products ("minimal"), or
         whole layers ("full").
-      logits_dtype: of the factors of the last product, which is accumulated in float32.
-      loss_chunks: slices of the vocabulary in which the loss is computed, 0 for all at once.
+      logits_dtype: the type of the factors of the last matrix product, which is summed in float32.
+      loss_chunks: the slices of the vocabulary in which the loss is computed; 0 for one pass.
+
+    Raises:
+      UserError: a field is not valid.
     """
 
     vocab_size: int
@@ -97,74 +104,60 @@ class T5Config:
     loss_chunks: int = 0
 
     def __post_init__(self) -> None:
-        activations: Any = self.mlp_activations
-        if isinstance(activations, str) or not hasattr(activations, "__iter__"):
-            raise UserError(
-                f"mlp_activations is {activations!r}",
-                "T5Config.mlp_activations",
-                "give a list of names, as ('relu',)",
-                kind=INVALID,
-                value=activations,
-            )
-        object.__setattr__(self, "mlp_activations", tuple(activations))
-        object.__setattr__(self, "dtype", getattr(self.dtype, "__name__", str(self.dtype)))
-        for name, known in (
+        self._normalize()
+        for name, valid in (
             ("fp8", FP8_MODES),
             ("attention", choices.ATTENTION),
             ("remat", choices.REMAT),
             ("logits_dtype", LOGITS_DTYPES),
             ("dtype", choices.T5X_PRECISIONS),
         ):
-            if getattr(self, name) not in known:
-                raise UserError(
-                    f"{name} is {getattr(self, name)!r}",
-                    f"T5Config.{name}",
-                    f"choose one of: {', '.join(known)}",
-                    kind=INVALID,
-                    value=getattr(self, name),
-                )
-        if not self.mlp_activations or (
-            unknown := [name for name in self.mlp_activations if name not in ACTIVATIONS]
-        ):
+            value = getattr(self, name)
+            if value not in valid:
+                raise _make_field_error(name, value, f"choose one of: {', '.join(valid)}")
+        self._check_activations()
+        if not isinstance(self.dropout_rate, (int, float)) or not 0 <= self.dropout_rate < 1:
+            raise _make_field_error(
+                "dropout_rate", self.dropout_rate, "give a share below 1, 0 for none"
+            )
+        for name, minimum in MINIMUMS.items():
+            value = getattr(self, name)
+            if not is_whole_number(value, minimum):
+                remedy = f"give a whole number of at least {minimum}"
+                raise _make_field_error(name, value, remedy)
+        if self.loss_chunks > self.vocab_size:
+            remedy = f"give 0 for none, or at most the vocabulary's {self.vocab_size}"
+            raise _make_field_error("loss_chunks", self.loss_chunks, remedy)
+        if "te" in (self.fp8, self.attention) and self.scan_layers:
             raise UserError(
-                (
-                    "mlp_activations has "
-                    f"{', '.join(map(repr, unknown)) if self.mlp_activations else 'none'}"
-                ),
+                "layers of Transformer Engine cannot be scanned over",
+                "T5Config.scan_layers",
+                "set scan_layers to False, or fp8 and attention to other values than te",
+                kind=CONFLICT,
+            )
+
+    def _normalize(self) -> None:
+        """Store the activations as a tuple, and the type as its name."""
+        activations: Any = self.mlp_activations
+        if isinstance(activations, str) or not hasattr(activations, "__iter__"):
+            remedy = "give a list of names, as ('relu',)"
+            raise _make_field_error("mlp_activations", activations, remedy)
+        object.__setattr__(self, "mlp_activations", tuple(activations))
+        object.__setattr__(self, "dtype", getattr(self.dtype, "__name__", str(self.dtype)))
+
+    def _check_activations(self) -> None:
+        """Raise UserError if there is no activation, or one that is not known."""
+        unknown = [name for name in self.mlp_activations if name not in ACTIVATIONS]
+        if unknown or not self.mlp_activations:
+            names = ", ".join(map(repr, unknown)) or "none"
+            raise UserError(
+                f"mlp_activations has {names}",
                 "T5Config.mlp_activations",
                 f"choose one or more of: {', '.join(ACTIVATIONS)}",
                 kind=INVALID,
             )
-        if not isinstance(self.dropout_rate, (int, float)) or not 0 <= self.dropout_rate < 1:
-            raise UserError(
-                f"dropout_rate is {self.dropout_rate!r}",
-                "T5Config.dropout_rate",
-                "give a share below 1, 0 for none",
-                kind=INVALID,
-                value=self.dropout_rate,
-            )
-        for name, least in MINIMUMS.items():
-            value = getattr(self, name)
-            if not is_whole_number(value, least):
-                raise UserError(
-                    f"{name} is {value!r}",
-                    f"T5Config.{name}",
-                    f"give a whole number from {least} on",
-                    kind=INVALID,
-                    value=value,
-                )
-        if self.loss_chunks > self.vocab_size:
-            raise UserError(
-                f"loss_chunks is {self.loss_chunks}",
-                "T5Config.loss_chunks",
-                f"give 0 for none, or at most the vocabulary's {self.vocab_size}",
-                kind=INVALID,
-                value=self.loss_chunks,
-            )
-        if "te" in (self.fp8, self.attention) and self.scan_layers:
-            raise UserError(
-                "Transformer Engine's modules are not scanned over",
-                "T5Config.scan_layers",
-                "set scan_layers to False, or fp8 and attention to others than te",
-                kind=CONFLICT,
-            )
+
+
+def _make_field_error(name: str, value: Any, remedy: str) -> UserError:
+    """Return the error for a field with a value that is not valid."""
+    return UserError(f"{name} is {value!r}", f"T5Config.{name}", remedy, kind=INVALID, value=value)

@@ -1,4 +1,4 @@
-"""Fields of the network that a run trains, as its gin files set them."""
+"""The class and the fields of the network that a run trains, as its gin files set them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ _MODELS = ("rosetta.t5x.model.EncoderDecoderModel", "rosetta.t5x.model.DecoderOn
 
 
 def find_model(configuration: Configuration) -> str | None:
-    """Return the class of the run's model with its module, or None if the run trains another model
-    than ours, or its gin files leave open which.
+    """Return the full name of the class of the run's model.
+
+    It is None if the model is not one of rosetta's, or if the gin files leave it open.
     """
-    of_training = "__main__.train.model"
-    model = configuration.value(of_training if configuration.binds(of_training) else "MODEL")
+    train_model = "__main__.train.model"
+    model = configuration.value(train_model if configuration.binds(train_model) else "MODEL")
     if not isinstance(model, Reference) or model not in map(Reference, _MODELS):
         return None
     return model.name
 
 
 def find_network(configuration: Configuration) -> str | None:
-    """Return the class of the run's network with its module, or None as find_model does."""
+    """Return the full name of the class of the run's network; None as find_model does."""
     model = find_model(configuration)
     network = configuration.value(f"{model}.module")
     if not isinstance(network, Reference) or network not in map(Reference, _NETWORKS):
@@ -39,13 +40,13 @@ def find_network(configuration: Configuration) -> str | None:
 
 
 def read_field(configuration: Configuration, field: str) -> object:
-    """Return the value of a field of T5Config, or NOT_KNOWN."""
+    """Return the value of a field of T5Config; NOT_KNOWN if the gin files leave it open."""
     if find_network(configuration) is None:
         return NOT_KNOWN
     return configuration.value(f"{T5_CONFIG}.{field}")
 
 
 def read_count(configuration: Configuration, field: str) -> int | None:
-    """Return a field that is a whole number; None for anything else."""
+    """Return the value of a field if it is a whole number; None for anything else."""
     value = read_field(configuration, field)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

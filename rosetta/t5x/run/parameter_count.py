@@ -1,5 +1,6 @@
-"""How many parameters a T5 has, by what its gin files bind: enough to know a checkpoint's size
-before JAX is there.
+"""The number of parameters of a T5 and the size of its checkpoints, from a run's gin files.
+
+They are known before JAX starts, and where JAX is not installed.
 """
 
 from __future__ import annotations
@@ -28,17 +29,20 @@ _SIZES = (
 TOTAL_STEPS = "__main__.train.total_steps"
 SAVE_SETTING = "t5x.utils.CheckpointConfig.save"
 SAVE_CONFIG = "t5x.utils.SaveCheckpointConfig"
-FINETUNING_STEPS = "rosetta.t5x.pretrained.total_steps"  # counts from the checkpoint
+FINETUNING_STEPS = "rosetta.t5x.pretrained.total_steps"  # counts from the first checkpoint
 _ADAM = Reference("rosetta.t5x.optimizer.adamw")
 
 
 def count_kernel_parameters(configuration: Configuration) -> int | None:
-    """Return the parameters of the embedding and of all matrix products; None where the files leave
-    a size open. Norms and biases are left out.
+    """Count the parameters of the embedding and of all matrix products.
 
-    With d = emb_dim, w = num_heads x head_dim, f = mlp_dim, g kernels into the MLP, E and D layers:
-      V d (twice without logits_via_embedding) + E (4 d w + (g + 1) d f) + D (8 d w + (g + 1) d f);
-      a decoder alone (E = 0) has 4 d w.
+    Norms and biases are left out. With V = vocab_size, d = emb_dim, w = num_heads x head_dim,
+    f = mlp_dim, g kernels into the MLP, E encoder and D decoder layers, the number is
+      V d (twice without logits_via_embedding) + E (4 d w + (g + 1) d f) + D (8 d w + (g + 1) d f).
+    A decoder-only network (E = 0) has 4 d w instead of 8 d w.
+
+    Returns:
+      The number; None if the gin files leave a size open.
     """
     sizes: list[int] = []
     for name in _SIZES:
@@ -50,23 +54,26 @@ def count_kernel_parameters(configuration: Configuration) -> int | None:
     is_shared = network_fields.read_field(configuration, "logits_via_embedding")
     if not isinstance(activations, (tuple, list)) or is_shared is NOT_KNOWN:
         return None
-    vocabulary, d, heads, head, mlp, encoder, decoder = sizes
+    vocabulary, width, heads, head_dim, mlp_dim, encoder_layers, decoder_layers = sizes
     if network_fields.find_network(configuration) == network_fields.DECODER_ONLY:
-        encoder = 0
-    wide, feed = d * heads * head, (len(activations) + 1) * d * mlp
+        encoder_layers = 0
+    embeddings = (1 if is_shared else 2) * vocabulary * width
+    attention_kernel = width * heads * head_dim
+    mlp_kernels = (len(activations) + 1) * width * mlp_dim
+    decoder_kernels = 8 if encoder_layers else 4
     return (
-        (1 if is_shared else 2) * vocabulary * d
-        + encoder * (4 * wide + feed)
-        + decoder * ((8 if encoder else 4) * wide + feed)
+        embeddings
+        + encoder_layers * (4 * attention_kernel + mlp_kernels)
+        + decoder_layers * (decoder_kernels * attention_kernel + mlp_kernels)
     )
 
 
 def find_last_step(configuration: Configuration, begun: int) -> int | None:
-    """Return the step at which a run ends, or None where its gin files leave it open.
+    """Return the step at which a run ends; None if its gin files leave it open.
 
     Args:
-      configuration: its gin files and its bindings.
-      begun: the step of the checkpoint that a finetuning starts from; 0 if it is not known.
+      configuration: the run's gin files and bindings.
+      begun: the step of the checkpoint that finetuning starts from; 0 if it is not known.
     """
     relative = "__main__.train.relative_steps"
     if configuration.binds(relative) and configuration.value(relative) is not None:
@@ -80,19 +87,23 @@ def find_last_step(configuration: Configuration, begun: int) -> int | None:
 def check_checkpoint_space(
     configuration: Configuration, folder: str, own: Sequence[int], begun: int, name: str
 ) -> tuple[str, ...]:
-    """Return a line where a run's checkpoints do not all fit, see disk_space; nothing where
-    the files leave open how long it trains, or it saves none. The trainer compares one checkpoint
-    with the disk, too.
+    """Check that a run's checkpoints fit on the disk.
+
+    Nothing is checked if the run saves no checkpoints, or if the gin files leave open how long it
+    trains. The trainer also compares the size of one checkpoint with the free space.
 
     Args:
-      configuration: its gin files and its bindings.
-      folder: where it saves.
-      own: the steps of the checkpoints there.
-      begun: the step of the checkpoint that it starts from where `own` is empty, 0 without.
-      name: of the folder's variable.
+      configuration: the run's gin files and bindings.
+      folder: the folder where the run saves.
+      own: the steps of the checkpoints in the folder.
+      begun: the step of the checkpoint that the run starts from if `own` is empty; 0 for none.
+      name: the name of the folder's variable.
+
+    Returns:
+      A line if not all checkpoints fit, else nothing.
 
     Raises:
-      UserError: there is no room for one.
+      UserError: not even one checkpoint fits.
     """
     count = count_kernel_parameters(configuration)
     end = find_last_step(configuration, begun)
@@ -108,7 +119,8 @@ def check_checkpoint_space(
     moments = disk_space.ADAM_MOMENTS * disk_space.FLOAT_BYTES if is_adam else 0
     is_float = configuration.value(f"{SAVE_CONFIG}.dtype") == "float32"
     width = disk_space.FLOAT_BYTES if is_float else disk_space.FLOAT_BYTES // 2
-    checkpoints = -(-max(end - max(own, default=begun), 0) // period)
+    remaining_steps = max(end - max(own, default=begun), 0)
+    checkpoints = -(-remaining_steps // period)
     return disk_space.check_checkpoints_fit(
         folder,
         count * (width + moments),

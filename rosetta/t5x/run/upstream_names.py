@@ -1,4 +1,7 @@
-"""Upstream's names in gin files that stand for ours; rosetta.t5x.names carries the values over."""
+"""The names of T5X's classes in gin files that stand for rosetta's classes.
+
+rosetta.t5x.names translates the settings in a run, and gin_reader before a run.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,19 @@ REPLACEMENTS = {
     "t5x.examples.decoder_only.network.TransformerConfig": "rosetta.t5x.network.T5Config",
     **{f"{module}.T5Config": "rosetta.t5x.network.T5Config" for module in _NETWORKS},
 }
-_OTHER_FIELD = {"num_layers": "num_decoder_layers"}
+_RENAMED_FIELDS = {"num_layers": "num_decoder_layers"}
 
 
 def translate(selector: str, parameter: str) -> str | None:
-    """Return our name of a parameter, CONFIGURABLE.PARAMETER, or None if the parameter has no other
-    name.
+    """Return rosetta's name of a parameter, CONFIGURABLE.PARAMETER; None if there is none.
 
     Args:
-      selector: a configurable with its module, or a method of one.
-      parameter: of the configurable.
+      selector: a configurable of T5X with its module, or a method of one.
+      parameter: the name of its parameter.
     """
-    for theirs, ours in REPLACEMENTS.items():
-        if selector == theirs or selector.startswith(f"{theirs}."):
-            is_renamed = theirs.endswith("TransformerConfig")
-            name = _OTHER_FIELD.get(parameter, parameter) if is_renamed else parameter
-            return f"{ours}{selector[len(theirs) :]}.{name}"
+    for upstream_class, rosetta_class in REPLACEMENTS.items():
+        if selector == upstream_class or selector.startswith(f"{upstream_class}."):
+            is_renamed = upstream_class.endswith("TransformerConfig")
+            name = _RENAMED_FIELDS.get(parameter, parameter) if is_renamed else parameter
+            return f"{rosetta_class}{selector.removeprefix(upstream_class)}.{name}"
     return None

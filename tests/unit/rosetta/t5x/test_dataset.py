@@ -155,7 +155,7 @@ def test_the_log_has_the_batches_that_were_trained(
     monkeypatch.setenv("ROSETTA_BATCH_LOG", str(tmp_path / "log"))
     iterator = opened(span_task)
     next(iterator)  # read ahead of a restore
-    iterator.begin = 4
+    iterator.start_step = 4
     iterator.reset()
     for _ in range(3):
         next(iterator)
