@@ -1,5 +1,6 @@
-"""The gin configuration of a run: parsed with every error in one line, and nothing in it ignored in
-silence.
+"""Parsing of a run's gin configuration, with one-line errors.
+
+A setting that has no effect is reported: gin itself ignores a misspelt macro.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from rosetta.t5x.run import gin_files
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    # Gin's table of bindings: (scope, name of a configurable) -> parameter -> value.
+    # Gin's table of bindings: (scope, configurable) -> parameter -> value.
     Table = Mapping[tuple[str, str], Mapping[str, Any]]
 
-# What gin, and what it calls, raise over a configuration that is wrong. RuntimeError is not here:
-# JAX raises it for what no configuration can mend.
+# What gin and the functions that it calls raise for a wrong configuration. RuntimeError is not one
+# of them, because JAX raises it for other reasons.
 CONFIGURATION_ERRORS = (
     OSError,
     ValueError,
@@ -46,7 +47,7 @@ _PATH_MACROS = (
     "EVAL_OUTPUT_DIR",
     "INFER_OUTPUT_DIR",
 )
-_COUNT_MACROS = ("TRAIN_STEPS", "FT_STEPS")  # numbers that the files leave to the user
+_COUNT_MACROS = ("TRAIN_STEPS", "FT_STEPS")  # numbers that only the user sets
 _REQUIRED = re.compile(r"Required bindings for `(.+?)` not provided in config: (.+)")
 _UNSET = re.compile(r"(.*?)(?:/macro\.value)? set to `%gin\.REQUIRED`")
 _NO_MACRO = re.compile(r"No bindings specified for '(.+?)/gin\.macro'")
@@ -55,15 +56,15 @@ _TOTAL_STEPS_PASSED = re.compile(r"Unexpected total_steps \((\d+)\) < checkpoint
 _IN_FILE = re.compile(r'In file "(.+?)", line (\d+)')
 _IN_BINDINGS = re.compile(r"In bindings string line \d+\n\s*(\S+)\s*=\s*(.*)")
 _CALLED = re.compile(r"In call to configurable '(.+?)'")
-_REMEDY = "mend the gin file or the --gin.NAME=VALUE word"
+_REMEDY = "correct the gin file or the --gin.NAME=VALUE option"
 
 
 def install() -> None:
-    """Let gin's own entry, which T5X's programs call, parse as `parse_files_and_bindings` does."""
+    """Have T5X's programs call parse_files_and_bindings instead of gin's own function."""
     gin.parse_config_files_and_bindings = parse_files_and_bindings
 
 
-# T5X calls gin's entry, which `install` replaces: this one has to stay at hand.
+# Gin's own function, which `install` replaces.
 _gin_parse = gin.parse_config_files_and_bindings
 
 
@@ -74,10 +75,19 @@ def parse_files_and_bindings(
     skip_unknown: bool | Sequence[str] = False,
     print_includes_and_imports: bool = False,
 ) -> Any:
-    """Parse gin files and then bindings into gin's table. The arguments are those of gin's own
-    function.
+    """Parse gin files and then bindings into gin's table, in place of gin's own function.
 
-    A relative path of a run's folders counts from the current folder, as it does in the scripts.
+    A relative path of one of the run's folders counts from the current folder, as in the scripts.
+
+    Args:
+      config_files: the gin files.
+      bindings: lines "NAME = VALUE", from the --gin options.
+      finalize_config: as of gin's function, like the following arguments.
+      skip_unknown: as of gin's function.
+      print_includes_and_imports: as of gin's function.
+
+    Returns:
+      What gin's function returns.
 
     Raises:
       UserError: a file or a binding is wrong, or a macro is set that nothing reads.
@@ -91,7 +101,7 @@ def parse_files_and_bindings(
                 )
         # Gin has no public way to list its table.
         values = {name: _read_macro(name) for name in _list_macros(gin.config._CONFIG)}  # noqa: SLF001
-        with _locate_unfinished_text("--gin words"):
+        with _locate_unfinished_text("--gin options"):
             gin.parse_config(bindings or [], skip_unknown)
         _check_macro_types(values, bindings or [])
         _make_paths_absolute()
@@ -107,18 +117,19 @@ def parse_files_and_bindings(
 
 @contextlib.contextmanager
 def _locate_unfinished_text(where: str) -> Iterator[None]:
-    """Raise UserError for a text that ends inside a bracket or a string: Python's error for it
-    names neither the file nor the word.
+    """Raise UserError for a text that ends inside a bracket or a string.
+
+    Python's own error names neither the file nor the option.
 
     Args:
-      where: what is parsed.
+      where: the place of the text, for the error.
     """
     try:
         yield
     except tokenize.TokenError as error:
         place = _IN_FILE.search(str(error))
         raise UserError(
-            "not valid gin: a bracket or a string does not end",
+            "not valid gin: a bracket or a string is not closed",
             f"{place[1]}:{place[2]}" if place else where,
             "close it",
             kind=INVALID,
@@ -126,11 +137,10 @@ def _locate_unfinished_text(where: str) -> Iterator[None]:
 
 
 def is_configuration_error(error: Exception) -> bool:
-    """Return whether an error that was raised before the first step comes from the configuration.
+    """Return whether an error before the first step comes from the configuration.
 
-    Args:
-      error: as raised. What gin's calls raise has the calls named in its text. A full disk or a
-        missing permission is no matter of gin.
+    Gin adds its calls to the text of an error that they raise. An error of the operating system,
+    such as a full disk, does not come from the configuration.
     """
     if system_errors.explain_system_error(error) is not None:
         return False
@@ -141,10 +151,10 @@ def is_configuration_error(error: Exception) -> bool:
 
 
 def explain_error(error: Exception) -> UserError:
-    """Return the one line that stands for what gin raised, or what it raised while it built a run.
+    """Return the one-line error for what gin raised while it parsed files or built a run.
 
     Args:
-      error: as raised. Gin adds lines to its text that say in which file or call it happened.
+      error: the error, to whose text gin has added lines with the file or the call.
     """
     if isinstance(error, SyntaxError):
         return _explain_syntax(error)
@@ -163,7 +173,7 @@ def explain_error(error: Exception) -> UserError:
     if macro := _NO_MACRO.search(text):
         known = _list_macros(gin.config._CONFIG)  # noqa: SLF001 (see above)
         return UserError(
-            f"%{macro[1]} is read, and nothing sets it",
+            f"the macro %{macro[1]} is used but not set",
             place,
             _suggest_name(macro[1], known) or _REMEDY,
             kind=MISSING,
@@ -172,28 +182,30 @@ def explain_error(error: Exception) -> UserError:
     if required := _REQUIRED.search(text):
         return UserError(f"{required[1]} needs {required[2]}", place, _REMEDY, kind=MISSING)
     if periods := _PERIOD_CONFLICT.search(text):
-        what = f"SAVE_PERIOD is {periods[1]} and EVAL_PERIOD {periods[2]}"
-        return UserError(what, place, "make one of them a multiple of the other", kind=CONFLICT)
-    if behind := _TOTAL_STEPS_PASSED.search(text):
-        what = f"its checkpoint is at step {behind[2]} already"
+        problem = f"SAVE_PERIOD is {periods[1]} and EVAL_PERIOD is {periods[2]}"
+        return UserError(problem, place, "make one of them a multiple of the other", kind=CONFLICT)
+    if passed := _TOTAL_STEPS_PASSED.search(text):
         return UserError(
-            what,
-            f"TRAIN_STEPS={behind[1]}",
-            "give a larger TRAIN_STEPS, or name another folder",
+            f"the run's checkpoint is already at step {passed[2]}",
+            f"TRAIN_STEPS={passed[1]}",
+            "set a larger TRAIN_STEPS, or name another folder",
             kind=CONFLICT,
         )
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     if isinstance(error, KeyError) and first in ("'inputs'", "'targets'"):
-        what = f"there is no length for {first}"
-        do = "give all, as in {'inputs': 512, 'targets': 128}"
-        return UserError(what, "TASK_FEATURE_LENGTHS", do, kind=INVALID)
+        return UserError(
+            f"the length of {first} is not set",
+            "TASK_FEATURE_LENGTHS",
+            "give all lengths, as in {'inputs': 512, 'targets': 128}",
+            kind=INVALID,
+        )
     if isinstance(error, KeyError):
         first = f"there is no {first}"
     return UserError(first.rstrip("."), place, _REMEDY, kind=INVALID)
 
 
 def _explain_syntax(error: SyntaxError) -> UserError:
-    """Return the line for a text that gin cannot parse; most often a string has no quotes."""
+    """Return the error for a text that gin cannot parse: most often a string without quotes."""
     line = (error.text or "").strip()
     name, _, value = (part.strip() for part in line.partition("="))
     in_file = error.filename and not error.filename.startswith("<")
@@ -202,19 +214,19 @@ def _explain_syntax(error: SyntaxError) -> UserError:
         return UserError(
             f"not valid gin: {line!r}",
             where,
-            "write NAME = VALUE, one on a line",
+            "write NAME = VALUE, one on each line",
             kind=INVALID,
             value=line,
         )
-    do = f"a string needs quotes: {name} = '{value}'"
+    remedy = f"a string needs quotes: {name} = '{value}'"
     if not in_file:
-        do = f"a string needs quotes, also from the shell: '--gin.{name}=\"{value}\"'"
+        remedy = f"a string needs quotes, also from the shell: '--gin.{name}=\"{value}\"'"
     where = f"{error.filename}:{error.lineno}" if in_file else f"--gin.{name}={value}"
-    return UserError(f"not a valid value: {value}", where, do, kind=INVALID, value=value)
+    return UserError(f"not a valid value: {value}", where, remedy, kind=INVALID, value=value)
 
 
 def _find_place(text: str) -> str:
-    """Return where gin says that an error happened: a file and line, a word, or a configurable."""
+    """Return the place that an error of gin names: file and line, option, or configurable."""
     if in_file := _IN_FILE.search(text):
         return f"{in_file[1]}:{in_file[2]}"
     if in_bindings := _IN_BINDINGS.search(text):
@@ -225,70 +237,74 @@ def _find_place(text: str) -> str:
 
 
 def _list_macros(table: Table) -> set[str]:
-    """Return the macros that gin's table has."""
+    """Return the names of the macros in gin's table."""
     return {scope for scope, selector in table if selector == "gin.macro"}
 
 
 def _read_macro(name: str) -> Any:
-    """Return what gin's table binds a macro to, None for nothing."""
+    """Return the value of a macro in gin's table; None if it is not bound."""
     return gin.config._CONFIG.get((name, "gin.macro"), {}).get("value")  # noqa: SLF001 (see above)
 
 
 def _check_macro_types(before: Mapping[str, Any], bindings: Sequence[str]) -> None:
-    """Refuse a text for a macro that is a number, and a number for one that is a text.
+    """Check that the command line keeps the types of macros: numbers or strings.
 
     Args:
-      before: the macros' values in the files.
+      before: the values of the macros in the files.
       bindings: lines "NAME = VALUE" of the command line.
 
     Raises:
-      UserError: a word changes the type.
+      UserError: an option sets a number to a string, or a string to a number.
     """
     for line in bindings:
         name = line.partition("=")[0].strip()
-        old, new = 0 if name in _COUNT_MACROS else before.get(name), _read_macro(name)
-        for number, text, kind in ((old, new, "a number"), (new, old, "a string in quotes")):
-            if isinstance(number, (int, float)) and isinstance(text, str):
-                example = "" if name in _COUNT_MACROS else f", as {old!r}"
-                raise UserError(
-                    f"not {kind}: {new!r}",
-                    f"--gin.{name}",
-                    f"give {kind}{example}",
-                    kind=INVALID,
-                    value=new,
-                )
+        old = 0 if name in _COUNT_MACROS else before.get(name)
+        new = _read_macro(name)
+        if isinstance(old, (int, float)) and isinstance(new, str):
+            expected = "a number"
+        elif isinstance(old, str) and isinstance(new, (int, float)):
+            expected = "a string in quotes"
+        else:
+            continue
+        example = "" if name in _COUNT_MACROS else f", as {old!r}"
+        raise UserError(
+            f"{new!r} is not {expected}",
+            f"--gin.{name}",
+            f"give {expected}{example}",
+            kind=INVALID,
+            value=new,
+        )
 
 
 def _find_references(value: Any) -> set[str]:
-    """Return the macros that a value names, directly."""
+    """Return the macros that a value names itself, not through another macro."""
     references = gin.config.iterate_references(value)
     keys = (reference.config_key for reference in references)
     return {scope for scope, selector in keys if selector == "gin.macro"}
 
 
 def find_used_macros(table: Table) -> set[str]:
-    """Return the macros that some parameter of a configurable reads, through other macros too."""
+    """Return the macros that a parameter of a configurable uses, also through other macros."""
     waiting: set[str] = set()
     for (_, selector), values in table.items():
         if selector != "gin.macro":
             waiting |= _find_references(dict(values))
-    read: set[str] = set()
+    used: set[str] = set()
     while waiting:
         name = waiting.pop()
-        read.add(name)
-        waiting |= _find_references(table.get((name, "gin.macro"), {})) - read
-    return read
+        used.add(name)
+        waiting |= _find_references(table.get((name, "gin.macro"), {})) - used
+    return used
 
 
 def _suggest_name(name: str, known: Iterable[str]) -> str:
-    """Return "did you mean NAME?", or nothing where no known name is near."""
-    near = difflib.get_close_matches(name, sorted(known), 1, 0.8)
-    return f"did you mean {near[0]}?" if near else ""
+    """Return "did you mean NAME?", or "" if no known name is similar."""
+    similar = difflib.get_close_matches(name, sorted(known), 1, 0.8)
+    return f"did you mean {similar[0]}?" if similar else ""
 
 
 def _report_unused_macros(files: Sequence[str], bindings: Sequence[str], known: set[str]) -> None:
-    """Refuse a macro that nothing reads where it looks misspelt, and otherwise say that it has no
-    effect.
+    """Refuse an unused macro that looks misspelt, and warn of other unused macros.
 
     Args:
       files: the gin files of the run.
@@ -296,28 +312,27 @@ def _report_unused_macros(files: Sequence[str], bindings: Sequence[str], known: 
       known: the macros that the files bind.
 
     Raises:
-      UserError: a word sets a macro that no file has, or a user's file one that is nearly another's
-        name.
+      UserError: an option sets a macro that no file has, or a user's file sets a macro with a name
+        similar to that of a used macro.
     """
-    read = find_used_macros(gin.config._CONFIG)  # noqa: SLF001 (see above)
-    words = {line.partition("=")[0].strip(): line for line in bindings}
-    for name, line in words.items():
-        if name in read or "." in name or "/" in name:
+    used = find_used_macros(gin.config._CONFIG)  # noqa: SLF001 (see above)
+    option_lines = {line.partition("=")[0].strip(): line for line in bindings}
+    for name, line in option_lines.items():
+        if name in used or "." in name or "/" in name:
             continue
         place = "--gin." + re.sub(r"\s*=\s*", "=", line.strip(), count=1)
         if name not in known:
-            do = (
-                _suggest_name(name, read)
-                or "leave it out, or name a macro of the files (docs/reference/gin-files.md)"
-            )
+            remedy = _suggest_name(name, used)
+            if not remedy:
+                remedy = "leave it out, or name a macro of the files (docs/reference/gin-files.md)"
             raise UserError(
-                f"no gin file reads the macro {name}", place, do, kind=UNKNOWN, value=name
+                f"no gin file reads the macro {name}", place, remedy, kind=UNKNOWN, value=name
             )
         log.warn(f"{place} has no effect: nothing in this run reads {name}", once=True)
     for name, place in _find_user_macros(files).items():
-        if name in read or name in words:
+        if name in used or name in option_lines:
             continue
-        if suggestion := _suggest_name(name, read):
+        if suggestion := _suggest_name(name, used):
             raise UserError(
                 f"no gin file reads the macro {name}", place, suggestion, kind=UNKNOWN, value=name
             )
@@ -325,7 +340,7 @@ def _report_unused_macros(files: Sequence[str], bindings: Sequence[str], known: 
 
 
 def _find_user_macros(files: Sequence[str]) -> dict[str, str]:
-    """Return the macros that files other than shipped ones bind, each with its file and line."""
+    """Return the macros that the user's own files bind, each with its file and line."""
     macros: dict[str, str] = {}
     for file in files:
         _add_file_macros(file, macros)
@@ -333,11 +348,11 @@ def _find_user_macros(files: Sequence[str]) -> dict[str, str]:
 
 
 def _add_file_macros(file: str, macros: dict[str, str]) -> None:
-    """Add the macros of a file of the user's, and of the files that it includes.
+    """Add the macros of a user's file and of the files that it includes; skip shipped files.
 
     Args:
-      file: as gin files name it.
-      macros: by name, with file and line; changed in place.
+      file: the file, as gin files name it.
+      macros: the file and line of each macro, by name; changed in place.
     """
     prefixes = gin.config._LOCATION_PREFIXES  # noqa: SLF001 (see above)
     paths = [os.path.join(prefix, file) for prefix in prefixes]
@@ -355,33 +370,35 @@ def _add_file_macros(file: str, macros: dict[str, str]) -> None:
 
 
 def _is_shipped(path: str) -> bool:
-    """Return whether a file lies in one of Python's folders, as ours and T5X's do."""
+    """Return whether a file is in one of Python's folders, as rosetta's and T5X's files are."""
     folders = (str(gin_files.ROOT.resolve()), *map(os.path.realpath, sys.path[1:]))
-    others = tuple(f"{folder}/" for folder in folders if folder != os.getcwd())
-    return os.path.realpath(path).startswith(others) or "rosetta/t5x/gin/" in path
+    prefixes = tuple(f"{folder}/" for folder in folders if folder != os.getcwd())
+    return os.path.realpath(path).startswith(prefixes) or "rosetta/t5x/gin/" in path
 
 
 class _NameParser(config_parser.ParserDelegate):
-    """What gin's parser makes of the names in values: the names."""
+    """A delegate of gin's parser that returns the names in values unchanged."""
 
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> str:
+        """Return the name of a configurable."""
         del evaluate
         return scoped_configurable_name
 
     def macro(self, macro_name: str) -> str:
+        """Return the name of a macro."""
         return macro_name
 
 
 def _make_paths_absolute() -> None:
-    """Make a run's folders absolute: Orbax refuses others, and a run may change its folder."""
+    """Make the paths of a run's folders absolute.
+
+    Orbax refuses relative paths, and a run may change its working folder.
+    """
     for name in _PATH_MACROS:
         value = _read_macro(name)
-        if (
-            isinstance(value, str)
-            and value
-            and parse_path(name, value) != value
-            and not Path(value).is_absolute()
-        ):
-            path = parse_path(name, value)
+        if not isinstance(value, str) or not value:
+            continue
+        path = parse_path(name, value)
+        if path != value and not Path(value).is_absolute():
             gin.bind_parameter(f"{name}/gin.macro.value", path)
             log.info(f"{name}={value} counts from the current folder: {path}", once=True)

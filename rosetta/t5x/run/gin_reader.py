@@ -1,7 +1,8 @@
-"""What gin files bind, in milliseconds: gin itself would import T5X and JAX first.
+"""A fast reader of gin files, for checks and descriptions of a run before JAX starts.
 
-A value is the one that gin gives, or NOT_KNOWN. What an imported module binds by Python code is not
-seen. The trainer checks again what its run depends on.
+Gin itself would first import T5X and JAX. A value that is read is the one that gin gives, or
+NOT_KNOWN. What the Python code of an imported module binds is not seen. The trainer checks the
+settings again that its run depends on.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _BUILT_IN = {name: name for name in (_MACRO, "gin.constant", "gin.singleton")}
 
 @dataclass(frozen=True)
 class Bound:
-    """What a name is bound to.
+    """The binding of a name.
 
     Attributes:
-      value: with Macro and Reference in it.
-      text: of the value, as written.
-      place: file:line.
-      shown: the name, as it was first written.
-      is_last: whether no file can change it: the command line is read after all files.
+      value: the value, which may contain Macro and Reference.
+      text: the text of the value, as written.
+      place: the place of the binding, file:line.
+      shown: the name, as first written.
+      is_last: whether no file can change the value, as the command line is read after all files.
     """
 
     value: object
@@ -46,14 +47,15 @@ class Bound:
 
 @dataclass(frozen=True)
 class Configuration:
-    """What a run's gin files bind.
+    """The bindings of a run's gin files.
 
     Attributes:
-      bound: by full name: NAME of a macro, [scope/]module.configurable.parameter.
-      configurables: that the files name: gin's name in its registry -> the name with its module.
-      shipped: those of them that our own files name.
-      missing: files that are included and not here, or that gin refuses. They could bind anything.
-      translates: whether settings of upstream's classes act on ours, see rosetta.t5x.names.
+      bound: the bindings by full name: NAME of a macro, or [scope/]module.configurable.parameter.
+      configurables: the full names of the configurables in the files, by their names in gin's
+        registry.
+      shipped: the full names of those that rosetta's own files name.
+      missing: included files that do not exist or that gin refuses. They could bind anything.
+      translates: whether settings of T5X's classes act on rosetta's, see rosetta.t5x.names.
     """
 
     bound: Mapping[str, Bound] = field(default_factory=dict)
@@ -63,10 +65,10 @@ class Configuration:
     translates: bool = False
 
     def bind(self, values: Mapping[str, object]) -> Configuration:
-        """Return this configuration with the --gin words of a command line.
+        """Return this configuration with the --gin options of a command line.
 
         Args:
-          values: by macro, or by [scope/][module.]configurable.parameter.
+          values: the values by macro, or by [scope/][module.]configurable.parameter.
         """
         bound = dict(self.bound)
         for name, value in values.items():
@@ -81,8 +83,9 @@ class Configuration:
         return replace(self, bound=bound)
 
     def listing(self) -> dict[str, Bound]:
-        """Return what is bound, by the name as written, or in full where two names are written
-        alike.
+        """Return the bindings by their names as written.
+
+        If two names are written alike, the second is given in full.
         """
         listed: dict[str, Bound] = {}
         for name, bound in self.bound.items():
@@ -90,52 +93,54 @@ class Configuration:
         return listed
 
     def binds(self, name: str) -> bool:
-        """Return whether the files and words that were read bind a full name."""
+        """Return whether the files or the command line bind a full name."""
         return name in self._effective
 
     def value(self, name: str) -> object:
-        """Return what a full name comes to, through macros, or NOT_KNOWN.
+        """Return the value of a full name, with macros resolved, or NOT_KNOWN.
 
-        A Reference stands for what only gin can make.
+        A Reference stands for a value that only gin can make.
 
         Args:
-          name: see `bound`. A parameter that some scope binds too is not known without a scope:
-            gin uses whichever scope is active.
+          name: a name as in `bound`. The value of a parameter without a scope is not known if some
+            scope binds the parameter too, because gin uses the active scope.
         """
         return self._resolve(name, ())
 
     def integer(self, name: str) -> int | None:
-        """Return the whole number that a full name comes to; None for anything else."""
+        """Return the value of a full name if it is a whole number; None for anything else."""
         value = self.value(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def text(self, name: str) -> str | None:
-        """Return the string that a full name comes to; None for anything else."""
+        """Return the value of a full name if it is a string; None for anything else."""
         value = self.value(name)
         return value if isinstance(value, str) else None
 
     @functools.cached_property
     def _effective(self) -> dict[str, Bound]:
-        """What is bound after the settings of upstream's classes were carried over to ours."""
+        """The bindings after the settings of T5X's classes are translated to rosetta's."""
         effective = dict(self.bound)
         if not self.translates:
             return effective
-        carried = set[str]()
+        translated = set[str]()
         for name, bound in self.bound.items():
             scope, configurable, parameter = _split_name(name)
-            ours = upstream_names.translate(configurable, parameter) if configurable else None
-            if ours is None:
+            if not configurable:
                 continue
-            target = f"{scope}/{ours}" if scope else ours
-            # Which of two of upstream's classes wins is left to gin.
-            value = NOT_KNOWN if target in carried else bound.value
+            new_name = upstream_names.translate(configurable, parameter)
+            if new_name is None:
+                continue
+            target = f"{scope}/{new_name}" if scope else new_name
+            # If two of T5X's classes set the same parameter, only gin knows which one wins.
+            value = NOT_KNOWN if target in translated else bound.value
             effective[target] = replace(bound, value=value)
-            carried.add(target)
+            translated.add(target)
         return effective
 
     @functools.cached_property
     def _owners(self) -> dict[str, set[tuple[str, str]]]:
-        """(scope, configurable) of each parameter's name."""
+        """The scope and the configurable of each binding, by the name of the parameter."""
         owners: dict[str, set[tuple[str, str]]] = {}
         for name in self._effective:
             scope, configurable, parameter = _split_name(name)
@@ -144,9 +149,9 @@ class Configuration:
         return owners
 
     def _is_ambiguous(self, name: str) -> bool:
-        """Return whether a parameter may be the same as another one that is bound.
+        """Return whether a parameter may be the same as another bound parameter.
 
-        A user's module can have a class of ours under a name of its own.
+        A user's module may have one of rosetta's classes under another name.
         """
         scope, configurable, parameter = _split_name(name)
         if not configurable:
@@ -160,11 +165,13 @@ class Configuration:
         return False
 
     def _is_distinct(self, configurable: str) -> bool:
+        """Return whether no other name can stand for a configurable."""
         return (
             configurable in self.shipped or upstream_names.translate(configurable, "") is not None
         )
 
     def _resolve(self, name: str, inside: tuple[str, ...]) -> object:
+        """Return the value of a full name; `inside` has the names that are being resolved."""
         bound = self._effective.get(name)
         if bound is None or name in inside or name == "REQUIRED":
             return NOT_KNOWN
@@ -173,8 +180,9 @@ class Configuration:
         return self._resolve_value(bound.value, (*inside, name))
 
     def _resolve_value(self, value: object, inside: tuple[str, ...]) -> object:
+        """Return a value with its macros resolved."""
         if isinstance(value, Macro):
-            # A name with a dot is a constant of Python code.
+            # A name with a dot is a constant that Python code defines.
             return NOT_KNOWN if "." in value.name else self._resolve(value.name, inside)
         if isinstance(value, (list, tuple)):
             items = [self._resolve_value(item, inside) for item in value]
@@ -192,6 +200,7 @@ class Configuration:
 
 
 def _format_value(value: object) -> str:
+    """Return a value as gin files write it."""
     if isinstance(value, Reference):
         scope = f"{value.scope}/" if value.scope else ""
         return f"@{scope}{value.name}{'()' if value.called else ''}"
@@ -206,21 +215,22 @@ def _split_name(name: str) -> tuple[str, str, str]:
 
 
 def _match_configurable(selector: str, configurables: Mapping[str, str]) -> str | None:
-    """Return the configurable that a selector names by its end, as gin finds it; None where none
-    or several match.
+    """Return the full name of the configurable whose name ends with a selector, as gin finds it.
+
+    It is None if no configurable or several of them match.
     """
     if selector in configurables:
         return configurables[selector]
-    found = [full for name, full in configurables.items() if name.endswith(f".{selector}")]
-    return found[0] if len(found) == 1 else None
+    matches = [full for name, full in configurables.items() if name.endswith(f".{selector}")]
+    return matches[0] if len(matches) == 1 else None
 
 
 def read_configuration(files: Sequence[Path], roots: Sequence[Path]) -> Configuration:
-    """Return what gin files bind.
+    """Read gin files.
 
     Args:
-      files: in the order gin parses them.
-      roots: folders that relative includes are looked for in, in gin's order: the working folder
+      files: the files, in the order in which gin parses them.
+      roots: the folders in which relative includes are searched, in gin's order: the working folder
         first.
     """
     reading = _Reading(roots)
@@ -236,7 +246,7 @@ def read_configuration(files: Sequence[Path], roots: Sequence[Path]) -> Configur
 
 
 class _Reading:
-    """What was read so far; see Configuration."""
+    """The state of a reading; see Configuration for the attributes."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self._roots = roots
@@ -248,7 +258,7 @@ class _Reading:
         self.translates = False
 
     def add_file(self, file: Path) -> None:
-        """Read a file, and what it includes where it includes it."""
+        """Read a file, and each included file at the place of its include statement."""
         if file in self._open:
             self.missing.append(f"{file}, which includes itself")
             return
@@ -272,13 +282,15 @@ class _Reading:
 
 
 class _File:
-    """One file: what its names stand for."""
+    """The reading of one file, with the meaning of the names in it."""
 
     def __init__(self, reading: _Reading, file: Path) -> None:
         self._reading = reading
         self._path = file
         self._is_shipped = _SHIPPED in Path(os.path.realpath(file)).parents
-        self._imports: dict[str, gin_text.Import] | None = None  # None: all is in gin's registry
+        self._imports: dict[str, gin_text.Import] | None = (
+            None  # None: gin's registry has all names
+        )
         self._has_imports = False
 
     def add(self, statements: Iterable[object]) -> None:
@@ -325,7 +337,7 @@ class _File:
         )
 
     def _find(self, selector: str) -> str | None:
-        """Return a configurable with its module in full, or None where that is not known."""
+        """Return the full name of a configurable; None if it is not known."""
         configurables = self._reading.configurables
         if self._imports is None:
             return _match_configurable(selector, configurables)
@@ -333,15 +345,15 @@ class _File:
         imported = self._imports.get(first)
         if imported is None:
             return None
-        found = imported.module + dot + rest
-        if found not in configurables.values():
-            configurables[imported.registered + dot + rest] = found
+        full_name = imported.module + dot + rest
+        if full_name not in configurables.values():
+            configurables[imported.registered + dot + rest] = full_name
         if self._is_shipped:
-            self._reading.shipped.add(found)
-        return found
+            self._reading.shipped.add(full_name)
+        return full_name
 
     def _find_references(self, value: object) -> object:
-        """Return a value with the full names of configurables in it."""
+        """Return a value in which references have the full names of configurables."""
         if isinstance(value, Reference):
             name = self._find(value.name)
             if name == _MACRO and value.called:

@@ -1,7 +1,7 @@
-"""The text of gin files and of gin's literals, by gin's own grammar.
+"""A parser of gin files and a writer of gin literals, by gin's own grammar (see gin_reader).
 
-gin is not installed where a run is described or submitted. test_gin_comparison compares this module
-and gin_reader with gin.
+Gin is not installed where a run is described or submitted. The test test_gin_comparison compares
+this module and gin_reader with gin.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class NotGinError(ValueError):
 
 @dataclass(frozen=True)
 class Macro:
-    """`%NAME`: the value that NAME is bound to when all files are read."""
+    """`%NAME`: the value to which NAME is bound after all files are read."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Reference:
-    """`@scope/name`, or `@scope/name()` where gin calls it.
+    """`@scope/name`, or `@scope/name()` if gin calls the configurable.
 
     Attributes:
-      name: as written; from gin_reader on, with its module in full.
-      called: whether gin passes on what the function returns, rather than the function.
-      scope: "" for none.
+      name: the name as written; gin_reader replaces it with the full name.
+      called: whether the value is what the configurable returns, and not the configurable itself.
+      scope: the scope; "" for none.
     """
 
     name: str
@@ -53,14 +53,15 @@ class Reference:
 
 @dataclass(frozen=True)
 class Binding:
-    """A value for a macro or a parameter.
+    """A statement that binds a macro or a parameter.
 
     Attributes:
-      scope, selector: of a parameter's configurable, as written. A macro has no scope.
-      parameter: "" for a macro.
-      value: a literal, with Macro and Reference in it.
-      text: of the value, as written.
-      line: of the name, from 1 on.
+      scope: the scope, as written; "" for none, and for a macro.
+      selector: the configurable of a parameter, as written, or the name of a macro.
+      parameter: the name of the parameter; "" for a macro.
+      value: a literal, which may contain Macro and Reference.
+      text: the text of the value, as written.
+      line: the line of the name; the first line is 1.
     """
 
     scope: str
@@ -73,13 +74,15 @@ class Binding:
 
 @dataclass(frozen=True)
 class Import:
-    """An import.
+    """An import statement.
 
     Attributes:
-      name: that the file can use from here on.
-      module: that the name stands for.
-      imported: the module that is imported: `import a.b` imports a.b, and its name a stands for a.
-      registered: the module as gin registers it: `from a import b as c` is a.c.
+      name: the name that the file can use afterwards.
+      module: the module that the name stands for.
+      imported: the module that is imported. `import a.b` imports a.b, and its name `a` stands
+        for a.
+      registered: the name under which gin registers the module; for `from a import b as c` it is
+        a.c.
     """
 
     name: str
@@ -90,7 +93,7 @@ class Import:
 
 @dataclass(frozen=True)
 class Include:
-    """Another file, which gin reads at this place."""
+    """A statement that includes another file, which gin reads at this place."""
 
     path: str
     line: int
@@ -99,8 +102,7 @@ class Include:
 def format_literal(value: object) -> str:
     """Return a gin literal for a string, number, None, boolean, or a dict or tuple of them."""
     if isinstance(value, str):
-        # JSON's escapes are Python's, which gin reads; its raw surrogates are not, but a path has
-        # none.
+        # Gin reads Python's escapes, which JSON's are too.
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict):
         items = (f"{format_literal(key)}: {format_literal(item)}" for key, item in value.items())
@@ -112,10 +114,10 @@ def parse_statements(read_line: Callable[[], str]) -> Iterator[Binding | Import 
     """Yield the statements of a gin file in their order.
 
     Args:
-      read_line: returns the next line of the file, "" at its end.
+      read_line: returns the next line of the file; "" at the end of the file.
 
     Raises:
-      NotGinError: gin refuses the text, from here on.
+      NotGinError: gin refuses the text at this place.
     """
     lines: list[str] = []
 
@@ -131,39 +133,43 @@ def parse_statements(read_line: Callable[[], str]) -> Iterator[Binding | Import 
 
 
 class _Parser:
-    """A recursive-descent parser over the tokens of a text."""
+    """A recursive-descent parser over the tokens of a text.
+
+    Each method reads what its name says, and the comments and line ends after it.
+    """
 
     def __init__(self, tokens: list[tokenize.TokenInfo], lines: list[str]) -> None:
         self._tokens = tokens
         self._lines = lines
-        self._at = 0
+        self._index = 0
         self._in_block = False
 
     @property
     def _token(self) -> tokenize.TokenInfo:
-        return self._tokens[self._at]
+        return self._tokens[self._index]
 
     def _fail(self) -> NoReturn:
         raise NotGinError(f"line {self._token.start[0]}: {self._token.string!r}")
 
     def _next(self) -> None:
-        self._at += 1
+        self._index += 1
 
     def _skip(self, types: tuple[int, ...] = ()) -> None:
-        """Skip what may stand between the parts of a statement, or tokens of these types."""
+        """Skip tokens of these types; by default, those that gin allows inside a statement."""
         if not types:
             types = _BETWEEN_ITEMS if self._in_block else (*_BETWEEN_ITEMS, *_INDENTATION)
         while self._token.type in types:
             self._next()
 
-    def _expect(self, wanted: int | str) -> None:
-        found = self._token.string if isinstance(wanted, str) else self._token.type
-        if found != wanted:
+    def _expect(self, expected: int | str) -> None:
+        """Read a token of this text or type."""
+        actual = self._token.string if isinstance(expected, str) else self._token.type
+        if actual != expected:
             self._fail()
         self._next()
 
     def statements(self) -> Iterator[Binding | Import | Include]:
-        """Yield the statements up to the end."""
+        """Yield the statements up to the end of the text."""
         self._skip()
         while self._token.type != tokenize.ENDMARKER:
             yield from self._statement()
@@ -200,14 +206,14 @@ class _Parser:
         self._expect("=")
         first = self._token
         value = self._value()
-        index = self._at - 1
+        index = self._index - 1
         while self._tokens[index].type not in _BASIC and self._tokens[index].type != tokenize.OP:
             index -= 1
         text = self._source(first.start, self._tokens[index].end)
         return Binding(scope, selector, parameter, value, text, line)
 
     def _source(self, start: tuple[int, int], end: tuple[int, int]) -> str:
-        """Return the text between two places, which are (line from 1 on, column)."""
+        """Return the text between two places, each a line (the first is 1) and a column."""
         lines = self._lines[start[0] - 1 : end[0]]
         lines[-1] = lines[-1][: end[1]]
         lines[0] = lines[0][start[1] :]
@@ -251,16 +257,19 @@ class _Parser:
         return name
 
     def _selector(self, *, scoped: bool = True, dotted_scope: bool = False) -> str:
-        """Read `scope/module.name`, whose parts follow each other without a space."""
+        """Read `scope/module.name`, which has no spaces between its parts."""
         if self._token.type != tokenize.NAME:
             self._fail()
         end = self._token.start
         parts: list[str] = []
-        while (
-            self._token.string in ("/", ".")
-            if len(parts) % 2
-            else self._token.type == tokenize.NAME
-        ):
+        while True:
+            # Names and separators alternate.
+            if len(parts) % 2:
+                continues = self._token.string in ("/", ".")
+            else:
+                continues = self._token.type == tokenize.NAME
+            if not continues:
+                break
             if self._token.start != end:
                 self._fail()
             parts.append(self._token.string)
@@ -269,10 +278,10 @@ class _Parser:
         self._skip()
         selector = "".join(parts)
         *scopes, name = selector.split("/")
-        of_scope = _DOTTED if dotted_scope else _IDENTIFIER
+        scope_pattern = _DOTTED if dotted_scope else _IDENTIFIER
         if (scopes and not scoped) or not _DOTTED.fullmatch(name):
             self._fail()
-        if not all(of_scope.fullmatch(scope) for scope in scopes):
+        if not all(scope_pattern.fullmatch(scope) for scope in scopes):
             self._fail()
         return selector
 
@@ -307,7 +316,7 @@ class _Parser:
             self._next()
             self._skip()
             if self._token.string in ("%", "@"):
-                return self._named()  # gin drops the sign
+                return self._named()  # gin ignores the sign
         if self._token.type not in _BASIC:
             self._fail()
         while True:
@@ -351,7 +360,7 @@ class _Parser:
         return items[0] if len(items) == 1 and not has_comma else tuple(items)
 
     def _key(self, value: object) -> Hashable:
-        """Return a value as a key of a dict, and read the colon after it."""
+        """Return a value that is the key of a dict, and read the colon after it."""
         if self._token.string != ":":
             self._fail()
         self._next()

@@ -1,5 +1,6 @@
-"""What can be known to be wrong with a run before JAX starts: its devices, its model's split, its
-data, its files.
+"""Checks of a run of T5X before JAX starts: its model, its data and its checkpoints.
+
+They read the gin files (see gin_reader). What the files leave open is not checked.
 """
 
 from __future__ import annotations
@@ -42,71 +43,71 @@ def check_split(
     size: str,
     name: str = "TP_SIZE=",
 ) -> None:
-    """Check that a model can be split over devices (tensor parallelism), as far as its sizes are
-    known. The trainer checks the arrays themselves.
+    """Check that a model can be split over devices (tensor parallelism).
+
+    The trainer checks the arrays themselves.
 
     Args:
-      configuration: its gin files and its bindings.
-      ways: devices that share a model.
-      devices: of the run; None where they are not known.
-      size: of the model, for the error.
-      name: what `ways` is called there.
+      configuration: the run's gin files and bindings.
+      ways: the devices that share a model.
+      devices: the devices of the run; None if they are not known.
+      size: the size of the model, for the error.
+      name: the name of `ways` in the error.
 
     Raises:
-      UserError: one line, with the splits that fit.
+      UserError: a size of the model does not divide. The error lists the numbers that fit.
     """
     if configuration.value(f"{_PARTITIONER}.logical_axis_rules") != _STANDARD_RULES:
         return
-    # These are the dimensions that upstream's rules lay over the model axis.
-    wide = {
-        what: network_fields.read_count(configuration, field)
-        for field, what in (
-            ("num_heads", "heads"),
-            ("mlp_dim", "MLP width"),
-            ("vocab_size", "vocabulary"),
-        )
-    }
-    known = {what: count for what, count in wide.items() if count is not None}
-    for what, count in known.items():
+    # T5X's rules split these dimensions over the model axis.
+    sizes: dict[str, int] = {}
+    for field, label in (
+        ("num_heads", "number of heads"),
+        ("mlp_dim", "MLP width"),
+        ("vocab_size", "vocabulary size"),
+    ):
+        count = network_fields.read_count(configuration, field)
+        if count is not None:
+            sizes[label] = count
+    for label, count in sizes.items():
         if count % ways:
+            numbers = [*([devices] if devices else []), *sizes.values()]
             raise UserError(
-                f"a {size} model's {what} of {count} do not divide by it",
+                f"the {size} model's {label}, {count}, does not divide by this number",
                 f"{name}{ways}",
-                value_parsing.suggest_common_divisors(
-                    *([devices] if devices else []), *known.values()
-                ),
+                value_parsing.suggest_common_divisors(*numbers),
                 kind=INVALID,
                 value=ways,
             )
 
 
 def check_training(
-    given: Settings, configuration: Configuration, environment: Mapping[str, str]
+    settings: Settings, configuration: Configuration, environment: Mapping[str, str]
 ) -> None:
-    """Check a training run's model and data.
+    """Check the model and the data of a training run.
 
     Args:
-      given: the run.
-      configuration: its gin files and its bindings.
-      environment: its variables.
+      settings: the settings of the run.
+      configuration: the run's gin files and bindings.
+      environment: the run's variables.
 
     Raises:
-      UserError: one line.
+      UserError: the model or the data does not fit the run.
     """
     if not configuration.missing and not configuration.binds(f"{_TASK}.data"):
         raise UserError(
-            "its gin files are not those of these scripts",
+            "the gin files in this folder are not those of rosetta",
             "T5X_DIR",
-            "use a tree of rosetta's (python build.py), or unset it",
+            "use a T5X that rosetta has built (python build.py), or unset T5X_DIR",
             kind=DIFFERS,
         )
-    check_split(configuration, given.tensor_parallel, given.gpus, size=given.size)
+    check_split(configuration, settings.tensor_parallel, settings.gpus, size=settings.size)
     check_periods(configuration)
     check_data(configuration, environment, trains=True)
 
 
 def _has_evaluation(configuration: Configuration) -> bool:
-    """Return whether training is known to evaluate."""
+    """Return whether the gin files say that the run evaluates during training."""
     for name in ("train_eval_dataset_cfg", "infer_eval_dataset_cfg"):
         data_set = configuration.value(f"{_TRAIN}.{name}")
         if data_set == Reference("rosetta.t5x.values.when"):
@@ -117,10 +118,10 @@ def _has_evaluation(configuration: Configuration) -> bool:
 
 
 def check_periods(configuration: Configuration) -> None:
-    """Check that a run that evaluates does so at steps that fit its checkpoints, as T5X demands.
+    """Check the periods of checkpoints and evaluation: T5X needs one to be a multiple of the other.
 
     Args:
-      configuration: see check.
+      configuration: the run's gin files and bindings.
 
     Raises:
       UserError: neither period is a multiple of the other.
@@ -133,9 +134,8 @@ def check_periods(configuration: Configuration) -> None:
     if not saves or not save or not evaluate or not _has_evaluation(configuration):
         return
     if max(save, evaluate) % min(save, evaluate):
-        what = f"neither it nor EVAL_PERIOD={evaluate} is a multiple of the other"
         raise UserError(
-            what,
+            f"neither this period nor EVAL_PERIOD={evaluate} is a multiple of the other",
             f"SAVE_PERIOD={save}",
             f"set both, as in EVAL_PERIOD={save}",
             kind=CONFLICT,
@@ -145,7 +145,7 @@ def check_periods(configuration: Configuration) -> None:
 
 @dataclass(frozen=True)
 class _Data:
-    """What a task of ours is made of, as far as it is known: see rosetta.t5x.dataset.task."""
+    """The arguments of a task, see rosetta.t5x.dataset.task, and the sequence lengths."""
 
     source: str | dict[str, float]
     evaluated: str | dict[str, float] | None
@@ -158,10 +158,10 @@ class _Data:
 
 
 def _read_data(configuration: Configuration, *, trains: bool) -> _Data | None:
-    """Return what a run reads; None where the files leave a part of it open.
+    """Return the data of a run; None if the gin files leave a part of it open.
 
     Raises:
-      UserError: The gin files do not set DATA.
+      UserError: the gin files do not set DATA.
     """
     if configuration.value("MIXTURE_OR_TASK_NAME") != Reference(_TASK):
         return None
@@ -189,12 +189,14 @@ def _read_data(configuration: Configuration, *, trains: bool) -> _Data | None:
 
 
 def _read_lengths(configuration: Configuration, *, trains: bool) -> dict[str, int] | None:
+    """Return the sequence lengths by feature, in tokens; None if they are not known."""
     scope = "train/" if trains else ""
     lengths = configuration.value(f"{scope}{_DATA_SET}.task_feature_lengths")
     return lengths if isinstance(lengths, dict) else None
 
 
 def _read_number(configuration: Configuration, name: str, default: float) -> float | None:
+    """Return a number, or the default if it is not bound; None if it is not known."""
     value = configuration.value(name) if configuration.binds(name) else default
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
@@ -206,80 +208,79 @@ def check_data(
     trains: bool = False,
     answered: bool = True,
 ) -> None:
-    """Check data, vocabulary and lengths, as far as they are set in a way that can be read; see
-    check.
+    """Check the data, the vocabulary and the lengths of a run.
 
-    Training's first records are read, and every record that is evaluated or inferred from.
+    The first records of the training data are read, and every record for evaluation or inference.
 
     Args:
-      configuration: see check.
-      environment: see check.
+      configuration: the run's gin files and bindings.
+      environment: the run's variables.
       trains: whether the run trains.
-      answered: whether the records need answers, which inference's may lack.
+      answered: whether the records need answers; those of inference may have none.
 
     Raises:
-      UserError: one line.
+      UserError: the data cannot be used for the run.
     """
-    found = _read_data(configuration, trains=trains)
-    if found is None:
+    task = _read_data(configuration, trains=trains)
+    if task is None:
         return
     root = find_dataset_folder(environment)
     if (
-        found.source == "tfds:the_pile"
+        task.source == "tfds:the_pile"
         and not is_address(root)
         and not Path(root, "the_pile").is_dir()
     ):
-        do = "name a prepared copy, or other data: DATA=text:GLOB and VOCAB=FILE, or DATA=synthetic"
         raise UserError(
-            "it has no the_pile, which has been offline since October 2023",
+            "the folder has no the_pile, which has been offline since October 2023",
             f"TFDS_DATA_DIR={root}",
-            do,
+            "name a prepared copy, or other data: DATA=text:GLOB and VOCAB=FILE, or DATA=synthetic",
             kind=MISSING,
         )
     text_field = configuration.text(f"{_TASK}.text_field")
-    kept = os.environ.get("TFDS_DATA_DIR")
-    os.environ["TFDS_DATA_DIR"] = root  # where the data's own checks look
+    root_before = os.environ.get("TFDS_DATA_DIR")
+    os.environ["TFDS_DATA_DIR"] = root  # the checks of rosetta.data read it
     try:
         data_checks.check_data(
-            data=found.source,
-            objective=found.objective,
-            vocab=found.vocabulary,
+            data=task.source,
+            objective=task.objective,
+            vocab=task.vocabulary,
             vocab_size=network_fields.read_count(configuration, "vocab_size"),
-            lengths=found.lengths,
-            eval_data=found.evaluated,
-            extra_ids=found.extra_ids,
-            mean_noise_span_length=found.span,
-            noise_density=found.density,
+            lengths=task.lengths,
+            eval_data=task.evaluated,
+            extra_ids=task.extra_ids,
+            mean_noise_span_length=task.span,
+            noise_density=task.density,
             text_field=text_field if trains and text_field else "",
         )
-        if found.objective in PAIR_OBJECTIVES and found.evaluated is not None:
+        if task.objective in PAIR_OBJECTIVES and task.evaluated is not None:
             from rosetta.data import data_spec, task_records
 
             task_records.check_all_records(
-                data_spec.describe_data(found.evaluated),
-                found.objective,
+                data_spec.describe_data(task.evaluated),
+                task.objective,
                 "validation",
                 answered=answered,
             )
     finally:
-        if kept is None:
+        if root_before is None:
             del os.environ["TFDS_DATA_DIR"]
         else:
-            os.environ["TFDS_DATA_DIR"] = kept
+            os.environ["TFDS_DATA_DIR"] = root_before
 
 
 def check_resumed_data(checkpoint: str, start: str, configuration: Configuration) -> None:
-    """Check that a run that goes on makes the rows that it began with, as far as that can be read;
-    the trainer looks at files and vocabulary, too.
+    """Check that a resumed run makes the same rows of data as before.
+
+    The trainer also compares the data files and the vocabulary.
 
     Args:
-      checkpoint: the newest in its folder.
-      start: what a finetuning starts from; "" in pretraining. A checkpoint with another one is not
-        this run's.
-      configuration: see check.
+      checkpoint: the newest checkpoint in the run's folder.
+      start: the checkpoint that finetuning starts from; "" in pretraining. A record with another
+        start belongs to another run, and is not checked.
+      configuration: the run's gin files and bindings.
 
     Raises:
-      UserError: what has changed.
+      UserError: a setting of the data has changed. The error names the setting.
     """
     record = checkpoint_record.read_record(checkpoint)
     source = configuration.value(f"{_TASK}.data")
@@ -305,7 +306,9 @@ def check_resumed_data(checkpoint: str, start: str, configuration: Configuration
             "inputs": 0 if objective == "lm" else lengths.get("inputs", 0),
             "targets": lengths.get("targets"),
         }
-    if not describe_data(source).startswith("task:"):  # SeqIO's keep no place
+    if not describe_data(source).startswith(
+        "task:"
+    ):  # checkpoints have no position of SeqIO's own tasks
         pipeline.check_same_recipe(
             record.data,
             {name: value for name, value in now.items() if value not in (None, NOT_KNOWN)},
@@ -316,17 +319,19 @@ def check_resumed_data(checkpoint: str, start: str, configuration: Configuration
 def check_last_step(
     configuration: Configuration, begun: int, step: int, folder: str
 ) -> tuple[str, ...]:
-    """Check that a run ends no earlier than the checkpoint it resumes; return a line if no step is
-    left.
+    """Check that the checkpoint that a run resumes from is not after the run's last step.
 
     Args:
-      configuration: see check.
-      begun: the step of the checkpoint that a finetuning starts from; 0 if it is not known.
-      step: of the newest checkpoint in the run's folder.
+      configuration: the run's gin files and bindings.
+      begun: the step of the checkpoint that finetuning starts from; 0 if it is not known.
+      step: the step of the newest checkpoint in the run's folder.
       folder: the name of the folder's variable.
 
+    Returns:
+      A line if no step is left, else nothing.
+
     Raises:
-      UserError: the checkpoint is past the end.
+      UserError: the checkpoint is after the last step.
     """
     end = parameter_count.find_last_step(configuration, begun)
     if end is None:
@@ -338,11 +343,11 @@ def check_last_step(
 
 
 def describe_precision_change(checkpoint: str, configuration: Configuration) -> tuple[str, ...]:
-    """Return a line if a run continues in another precision than the one it was saved in.
+    """Return a line if a resumed run continues in another precision, else nothing.
 
     Args:
-      checkpoint: the newest in its folder.
-      configuration: see check.
+      checkpoint: the newest checkpoint in the run's folder.
+      configuration: the run's gin files and bindings.
     """
     saved = checkpoint_record.read_record(checkpoint)
     before = saved.config.get("dtype") if saved else None
@@ -353,27 +358,33 @@ def describe_precision_change(checkpoint: str, configuration: Configuration) -> 
 
 
 def find_dataset_folder(environment: Mapping[str, str]) -> str:
-    """Return the folder of prepared data sets: TFDS_DATA_DIR, else where the image's documentation
-    mounts it.
-    """
+    """Return the folder of prepared data sets: TFDS_DATA_DIR, or the folder in rosetta's images."""
     folder: str = setting_values.read_setting(environment, "TFDS_DATA_DIR", "t5x")
     return folder
 
 
 def check_checkpoint_path(path: str, name: str) -> str:
-    """Return the checkpoint_N, or folder with some, that a variable names, absolute; UserError
-    where a folder of this machine is neither.
+    """Check that a variable names a checkpoint_N or a folder of them, and return the absolute path.
+
+    Args:
+      path: the value of the variable, which may be an address in an object store.
+      name: the name of the variable, for the error.
+
+    Raises:
+      UserError: a local path has no checkpoint.
     """
-    found = parse_path(name, path)
-    if is_address(found):
-        path_checks.check_remote_path(found)
-    elif not Path(found).is_dir() or (
-        not re.search(r"/checkpoint_\d+$", found) and folders.find_newest_checkpoint(found) is None
+    absolute = parse_path(name, path)
+    if is_address(absolute):
+        path_checks.check_remote_path(absolute)
+        return absolute
+    is_checkpoint = re.search(r"/checkpoint_\d+$", absolute) is not None
+    if not Path(absolute).is_dir() or (
+        not is_checkpoint and folders.find_newest_checkpoint(absolute) is None
     ):
         raise UserError(
-            "it is no checkpoint_N and holds none",
-            f"{name}={found}",
+            "not a checkpoint_N, or a folder of them",
+            f"{name}={absolute}",
             "name a checkpoint_N, or a folder of them",
             kind=MISSING,
         )
-    return found
+    return absolute

@@ -1,5 +1,6 @@
-"""What a run of the scripts is asked to do, from positionals or from variables, checked before
-anything starts.
+"""The settings of a run of T5X's scripts, read from positional arguments and variables.
+
+rosetta.launch checks them before anything starts.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LENGTH_VARIABLES = {"ENC_SL": "inputs", "DEC_SL": "targets"}
-# Macros of the gin files that are variables by the same name, and numbers.
+# Macros of the gin files that have a number, and are variables of the same name.
 MACRO_VARIABLES = ("WARMUP_STEPS", "SAVE_PERIOD", "EVAL_PERIOD", "LEARNING_RATE")
 _SWITCHES = ("ENABLE_FP8", "TRANSPOSE_BS", "FUSE_QKV", "PACK")
-# The scripts' words, in their documented order; any of them may be left out from the end, or be
-# empty.
+# The variables that the scripts' positional arguments set, in the documented order. Arguments may
+# be empty, or left out at the end.
 POSITIONALS = {
     "singlenode_pretrain_pile": (
         "T5_SIZE",
@@ -50,24 +51,26 @@ POSITIONALS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """A run.
+    """The settings of a run.
 
     Attributes:
-      script: the name of the script it is asked of.
-      finetune: rather than pretrain.
-      processes: in the run, one a GPU; 1 where this is the only one.
-      task: a value of FT_TASK, "" in pretraining.
-      gpus: in the run.
-      batch_per_gpu: sequences.
-      lengths: tokens; only those that were given.
-      macros: of the gin files, by their names, which are variables' too; only those that were
-        given.
-      steps: at which the run ends, None for what the gin file says.
-      model_dir: absolute, or the address of an object store.
-      log_dir: "" for none.
-      variables: every switch and path as given.
-      values: every variable that the script reads, as its type; None where it is not set and its
-        default is not a fixed value.
+      script: the name of the script.
+      finetune: whether the run finetunes.
+      processes: the processes of the run, one for each GPU; 1 if one process has all GPUs.
+      task: the value of FT_TASK; "" in pretraining.
+      size: the size of the model, for example small.
+      gpus: the GPUs of the run.
+      batch_per_gpu: the sequences of a batch for each GPU.
+      microbatches: the microbatches of a step.
+      tensor_parallel: the GPUs over which a model is split.
+      steps: the step at which the run ends; None for that of the gin files.
+      lengths: the lengths that are set, in tokens, by feature.
+      macros: the values of gin macros that are set, by name.
+      model_dir: the folder of the checkpoints: an absolute path, or an address in an object store.
+      log_dir: the folder of the log; "" for none.
+      variables: every variable and positional argument, as text.
+      values: the value of each variable that the script reads. None if the variable is not set and
+        has no fixed default.
     """
 
     script: str
@@ -96,23 +99,23 @@ class Settings:
 def read_script_settings(
     script: str, words: Sequence[str], environment: Mapping[str, str], devices: int
 ) -> Settings:
-    """Read a script's settings.
+    """Read the settings of a run.
 
     Args:
-      script: its name without suffix.
-      words: its positionals; an empty one is not given.
-      environment: its variables; positionals win.
-      devices: how many a process has, for NUM_GPUS where it is not given.
+      script: the name of the script without its suffix.
+      words: the positional arguments; an empty one counts as not set.
+      environment: the variables; positional arguments take precedence.
+      devices: the GPUs of this process, for NUM_GPUS if it is not set.
 
     Raises:
-      UserError: one line for the first thing that is wrong.
+      UserError: a setting is not valid. The error names the first one.
     """
     variables = {**environment, **_read_words(script, words)}
     values = setting_values.read_settings(variables, script)
-    single, finetune = script.startswith("singlenode"), "_ft_" in script
-    # Inside a Slurm job SLURM_NTASKS is set for all that runs there, also for what is one process
-    # by its name.
-    processes = 1 if single else values["SLURM_NTASKS"]
+    is_single_node = script.startswith("singlenode")
+    finetune = "_ft_" in script
+    # A Slurm job sets SLURM_NTASKS for everything in it, including the scripts for one process.
+    processes = 1 if is_single_node else values["SLURM_NTASKS"]
     size = values["T5_SIZE"]
     workspace = values["T5X_WORKSPACE_DIR"] or "."
     settings = Settings(
@@ -129,7 +132,7 @@ def read_script_settings(
         lengths=select_lengths(values),
         macros={name: values[name] for name in MACRO_VARIABLES if values[name] is not None},
         model_dir=parse_path("MODEL_DIR", values["MODEL_DIR"] or f"{workspace}/model_dir_{size}"),
-        log_dir=values["LOGDIR"] or "" if single else "",
+        log_dir=(values["LOGDIR"] or "") if is_single_node else "",
         variables=variables,
         values=values,
     )
@@ -140,15 +143,17 @@ def read_script_settings(
 
 
 def _read_words(script: str, words: Sequence[str]) -> dict[str, str]:
-    """Return variable -> the word of a script that sets it; UserError for too many words."""
+    """Return the positional arguments of a script by the variables that they set.
+
+    Raises:
+      UserError: there are too many arguments.
+    """
     names = POSITIONALS[script]
     if len(words) > len(names):
         shown = " ".join(lookup.find_variable(name, "t5x").argument_name or name for name in names)
-        remedy = (
-            f"there are only {shown}"
-            if names
-            else "settings come from the environment: T5_SIZE, PREC, BSIZE_PER_GPU, MODEL_DIR, ..."
-        )
+        remedy = "set environment variables instead: T5_SIZE, PREC, BSIZE_PER_GPU, MODEL_DIR, ..."
+        if names:
+            remedy = f"give at most {shown}"
         raise UserError(
             f"got {len(words)} arguments", f"{script}.sh", remedy, kind=INVALID, value=len(words)
         )
@@ -156,22 +161,31 @@ def _read_words(script: str, words: Sequence[str]) -> dict[str, str]:
 
 
 def require_task(values: Mapping[str, Any]) -> str:
-    """Return the task that FT_TASK names; UserError where it is not set."""
+    """Return the value of FT_TASK.
+
+    Args:
+      values: as in Settings.
+
+    Raises:
+      UserError: FT_TASK is not set.
+    """
     task: str | None = values["FT_TASK"]
     if task is None:
         choices = ", ".join(lookup.find_variable("FT_TASK").type.choices)
-        raise UserError("it is not set", "FT_TASK", f"choose one of: {choices}", kind=MISSING)
+        raise UserError("is not set", "FT_TASK", f"choose one of: {choices}", kind=MISSING)
     return task
 
 
 def select_lengths(values: Mapping[str, Any]) -> dict[str, int]:
-    """Return the lengths that are set, in tokens.
+    """Return the lengths that are set, in tokens, by feature.
 
     Args:
-      values: see Settings.
+      values: as in Settings.
     """
     return {
-        what: values[name] for name, what in LENGTH_VARIABLES.items() if values[name] is not None
+        feature: values[name]
+        for name, feature in LENGTH_VARIABLES.items()
+        if values[name] is not None
     }
 
 
@@ -182,18 +196,17 @@ def check_batch_split(
     microbatches: int = 1,
     names: tuple[str, str] = ("TP_SIZE=", "NUM_MICROBATCHES="),
 ) -> None:
-    """Check that GPUs divide into groups that share a model, and a group's sequences into
-    microbatches.
+    """Check that the GPUs divide into groups, and the sequences of a group into microbatches.
 
     Args:
-      gpus: of the run.
-      split: GPUs of a group.
-      sequences: of a group.
-      microbatches: of a step.
+      gpus: the GPUs of the run.
+      split: the GPUs of a group, which share a model.
+      sequences: the sequences of a group in each step.
+      microbatches: the microbatches of a step.
       names: what `split` and `microbatches` are called, for the error.
 
     Raises:
-      UserError: they do not; it says what would.
+      UserError: a number does not divide. The error lists the numbers that do.
     """
     if gpus % split:
         raise UserError(
@@ -208,7 +221,7 @@ def check_batch_split(
         raise UserError(
             (
                 f"a global batch of {batch}, {sequences} for each group of {split} GPU(s), does "
-                "not divide by it"
+                "not divide by this number"
             ),
             f"{names[1]}{microbatches}",
             suggest_common_divisors(sequences),

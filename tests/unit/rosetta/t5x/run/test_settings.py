@@ -107,9 +107,9 @@ def test_too_many_words(script: str, words: list[str]) -> None:
     with errors.refused(errors.INVALID, where=f"{script}.sh", value=len(words)) as found:
         settings.read_script_settings(script, words, {}, 1)
     expected = (
-        "there are only SIZE PREC NUM_GPUS BSIZE_PER_GPU LOGDIR MODEL_DIR GRAD_ACCUM ENABLE_FP8 TRANSPOSE_BS FUSE_QKV PACK"
+        "give at most SIZE PREC NUM_GPUS BSIZE_PER_GPU LOGDIR MODEL_DIR GRAD_ACCUM ENABLE_FP8 TRANSPOSE_BS FUSE_QKV PACK"
         if words[0] == "small"
-        else "from the environment"
+        else "set environment variables instead"
     )
     assert expected in found.value.do
 
