@@ -77,7 +77,8 @@ def _check_variables(command: str) -> None:
 
 def _run_command(words: list[str], program: Program) -> int:
     """Run one command, print its result or its error, and return the exit status."""
-    as_json = "--json" in words[: words.index("--") if "--" in words else None]
+    end_of_options = words.index("--") if "--" in words else None
+    as_json = "--json" in words[:end_of_options]
     name: str | None = None
     # SIGTERM has to end the child processes too, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -93,13 +94,18 @@ def _run_command(words: list[str], program: Program) -> int:
         shown = json_document.render_document(name, ok=ok, result=result) if as_json else text
         exit_status.print_result(shown)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (any exception becomes one line and an exit status)
-        code, failure = exit_status.explain_failure(error, name or program.name)
-        line = str(failure)
-        prefix = "" if line.startswith(("rosetta:", "rosetta ")) else "rosetta: "
-        print(f"{prefix}{line}", file=sys.stderr)
-        if as_json:
-            shown = json_document.render_document(name, ok=False, error=failure.as_json())
-            with contextlib.suppress(UserError, SystemExit):
-                exit_status.print_result(shown)
-        return code
+        status, failure = exit_status.explain_failure(error, name or program.name)
+        _print_failure(name, failure, as_json=as_json)
+        return status
     return exit_status.SUCCESS if ok else exit_status.FAILED
+
+
+def _print_failure(command: str | None, failure: UserError, *, as_json: bool) -> None:
+    """Print an error as one line on stderr, and for --json as a document on stdout."""
+    line = str(failure)
+    prefix = "" if line.startswith(("rosetta:", "rosetta ")) else "rosetta: "
+    print(f"{prefix}{line}", file=sys.stderr)
+    if as_json:
+        document = json_document.render_document(command, ok=False, error=failure.as_json())
+        with contextlib.suppress(UserError, SystemExit):
+            exit_status.print_result(document)

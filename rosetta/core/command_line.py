@@ -130,13 +130,10 @@ class Program(NamedTuple):
         width = max(map(len, self.names)) + 2
         parts = [f"usage: {self.typed} COMMAND [options]\n", f"{self.description}\n"]
         for group, heading in self.groups.items():
-            lines = [
-                f"  {command.name:<{width}}{command.summary}\n"
-                for command in self.commands
-                if command.group == group
-            ]
+            commands = [command for command in self.commands if command.group == group]
+            lines = [f"{command.name.ljust(width)}{command.summary}" for command in commands]
             if lines:
-                parts.append("".join([f"{heading}:\n", *lines]))
+                parts.append(_format_section(heading, lines))
         examples = [self.format_examples(self.find_command(name))[0] for name in self.shown]
         variables = _help_text().format_program_variables(self.name)
         parts += [options, _format_section("variables of every command", variables)]
@@ -268,8 +265,10 @@ class Parser(argparse.ArgumentParser):
 
     def _long_options(self) -> list[str]:
         """Return the options that begin with two dashes."""
-        names = [name for action in self._actions for name in action.option_strings]
-        return [name for name in names if name.startswith("--")]
+        names = list[str]()
+        for action in self._actions:
+            names += [name for name in action.option_strings if name.startswith("--")]
+        return names
 
     def _subcommand_names(self) -> set[str]:
         """Return the names of the subcommands."""

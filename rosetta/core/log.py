@@ -127,8 +127,8 @@ class Output:
         """Write a line for an audit event that starts a process."""
         if event not in ("subprocess.Popen", "os.exec") or not self.is_shown(DEBUG):
             return
-        words = arguments[1] if isinstance(arguments[1], (list, tuple)) else [arguments[1]]
-        self.write(DEBUG, f"start: {shlex.join(os.fsdecode(word) for word in words)}")
+        argv = arguments[1] if isinstance(arguments[1], (list, tuple)) else [arguments[1]]
+        self.write(DEBUG, f"start: {shlex.join(map(os.fsdecode, argv))}")
 
 
 _showing: list[Output] = []

@@ -81,6 +81,7 @@ class Run:
         return document
 
 
+# Each of these returns whether a value of the document has a type.
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 

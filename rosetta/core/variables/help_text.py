@@ -10,7 +10,7 @@ from rosetta.core.variables import lookup, readers, value_types
 from rosetta.core.variables.declaration import Note, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from rosetta.core.variables.declaration import Variable
 
@@ -53,8 +53,8 @@ def format_program_variables(program: str, width: int = 0) -> list[str]:
       width: See format_sections.
     """
     width = (width or get_terminal_width()) - 2
-    own = [variable for variable in lookup.list_variables(program) if _is_described(variable)]
-    return [line for variable in own for line in format_entry(variable, program, width)]
+    variables = filter(_is_described, lookup.list_variables(program))
+    return _format_entries(variables, program, width)
 
 
 def format_sections(
@@ -70,16 +70,24 @@ def format_sections(
       width: Columns of the terminal; 0 for those of this process, from 80 to 100.
     """
     width = width or get_terminal_width()
-    own = tuple(variable for variable in variables if _is_described(variable))
-    sections: dict[str, list[str]] = {}
-    for group, members in lookup.group_variables(own):
-        lines = (format_entry(variable, reader, width - 2) for variable in members)
-        sections[group.value] = [line for entry in lines for line in entry]
+    described = tuple(filter(_is_described, variables))
+    sections = {
+        group.value: _format_entries(members, reader, width - 2)
+        for group, members in lookup.group_variables(described)
+    }
     others = [variable.name for variable in variables if variable.scope is Scope.OTHER_PROGRAM]
     if others:
         text = f"{', '.join(dict.fromkeys(others))}. docs/reference/variables.md describes them."
         sections[OTHER_PROGRAMS_HEADING] = wrap_text(text, width - 2)
     return sections
+
+
+def _format_entries(variables: Iterable[Variable], reader: str, width: int) -> list[str]:
+    """Return the lines that describe variables, see format_entry."""
+    lines = list[str]()
+    for variable in variables:
+        lines += format_entry(variable, reader, width)
+    return lines
 
 
 def format_entry(variable: Variable, reader: str, width: int) -> list[str]:

@@ -56,7 +56,9 @@ def list_accepted_names(reader: str) -> tuple[str, ...]:
       reader: A command of `rosetta t5x` or `rosetta pax`.
     """
     commands = readers.PAX if reader in readers.PAX else (reader,)
-    names = {variable.name for command in commands for variable in list_settings(command)}
+    names = set[str]()
+    for command in commands:
+        names.update(variable.name for variable in list_settings(command))
     return tuple(dict.fromkeys(variable.name for variable in TABLE if variable.name in names))
 
 
