@@ -384,11 +384,9 @@ def write_model(
         dtype: The type of the numbers.
         extra: More fields of config.json, which take precedence.
     """
-    files, sizes, remaining = (
-        _assign_files(shape, dtype.itemsize),
-        list_tensor_sizes(shape),
-        iter(tensors),
-    )
+    files = _assign_files(shape, dtype.itemsize)
+    sizes = list_tensor_sizes(shape)
+    remaining = iter(tensors)
     weight_map: dict[str, str] = {}
     for number, names in enumerate(files, 1):
         file_name = "model.safetensors"
@@ -408,28 +406,30 @@ def write_model(
             folder / "model.safetensors.index.json",
             {"metadata": {"total_size": total}, "weight_map": weight_map},
         )
-    json_documents.write_document(
-        folder / "config.json",
-        {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "hidden_act": "silu",
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "hidden_size": shape.dim,
-            "intermediate_size": shape.hidden,
-            "num_hidden_layers": shape.layers,
-            "num_attention_heads": shape.heads,
-            "num_key_value_heads": shape.kv_heads,
-            "head_dim": shape.head_dim,
-            "vocab_size": shape.vocab,
-            "rms_norm_eps": shape.epsilon,
-            "rope_theta": ROTARY_BASE,
-            "max_position_embeddings": 4096,
-            "attention_bias": False,
-            "mlp_bias": False,
-            "tie_word_embeddings": False,
-            "torch_dtype": dtype.name,
-            **(extra or {}),
-        },
-    )
+    json_documents.write_document(folder / "config.json", _make_config(shape, dtype, extra or {}))
+
+
+def _make_config(shape: ModelShape, dtype: Any, extra: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of config.json; those of `extra` take precedence."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "hidden_size": shape.dim,
+        "intermediate_size": shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "vocab_size": shape.vocab,
+        "rms_norm_eps": shape.epsilon,
+        "rope_theta": ROTARY_BASE,
+        "max_position_embeddings": 4096,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": False,
+        "torch_dtype": dtype.name,
+        **extra,
+    }

@@ -37,6 +37,9 @@ def update_cache(
         The keys and the values [batch, length, heads, head_dim], the relative position bias of the
         new queries, and their mask. The mask is None if the new tokens attend to each other as they
         would without a cache: in the first call and in that with a prompt.
+
+    Raises:
+        ValueError: The cache exists, and there is more than one new token and no prompt.
     """
     has_cache = module.has_variable("cache", "cached_key")
     shape = (key.shape[0], key.shape[2], key.shape[3], key.shape[1])

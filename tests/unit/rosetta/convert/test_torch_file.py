@@ -1,4 +1,4 @@
-"""PyTorch's files of tensors without PyTorch."""
+"""Files of tensors of PyTorch and of safetensors, read and written without their packages."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_truncated_file_is_refused(module: Any, keep: float, tmp_path: Path) -
 
 
 class Harm:
-    """Would run a command where a pickle is trusted."""
+    """An object whose pickle runs code when it is loaded."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark

@@ -1,4 +1,4 @@
-"""The arguments that cuDNN's attention is called with say the same as the masks and biases of the plain one."""
+"""Fused attention, plain attention and a NumPy loop agree on masks and biases."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_transposed_inputs_give_the_transposed_output() -> None:
 
 
 def test_plain_attention_matches_a_numpy_loop() -> None:
-    """One head, NumPy and loops: no scale, a softmax over the keys a query may see."""
+    """For one head: no scale, and a softmax over the keys that a query sees."""
     query, key, value, relative = (np.asarray(each) for each in _inputs())
     mask = attention.Mask(
         valid_keys=COLUMNS,

@@ -1,4 +1,4 @@
-"""Several projections in one product are what each is on its own, also where tensor parallelism splits them."""
+"""Several projections in one product equal separate products, also with tensor parallelism."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_one_joined_product_equals_separate_products(widths: list[int]) -> None:
 
 @pytest.mark.parametrize("by", ["off", "xla"])
 def test_tensor_parallelism_moves_no_part_between_devices(by: str) -> None:
-    """Two devices: the input's gradient is summed over them, and with FP8 magnitudes are compared; nothing moves from one to the other."""
+    """On two devices, only all-reduces are allowed: of the input gradient, and of FP8 amaxes."""
     env = {
         **os.environ,
         "PYTHONPATH": str(ROOT),

@@ -1,4 +1,4 @@
-"""The loss over slices of the vocabulary is the loss over all of it, and so are its gradients."""
+"""The loss over slices of the vocabulary, and its gradients, equal those over all of it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _inputs() -> tuple[Any, Any, Any]:
 
 
 def _whole(hidden: Any, kernel: Any, targets: Any, terms: loss.LossSettings) -> tuple[Any, Any]:
-    """By the formula in T5X's losses: cross entropy with smoothed targets, less its least value, and the z-loss."""
+    """Return the loss and the z-loss by the formula in T5X's losses.py."""
     logits = (hidden @ kernel) * terms.scale
     high, low = 1.0 - terms.label_smoothing, terms.label_smoothing / (VOCABULARY - 1)
     smoothed = jax.nn.one_hot(targets, VOCABULARY) * (high - low) + low
@@ -117,7 +117,7 @@ def test_the_smallest_id_of_equal_logits_is_the_best_token() -> None:
 
 
 def test_a_sharded_vocabulary_is_not_gathered() -> None:
-    """Two devices, each with half of the kernel: its slices are cut from both halves alike, so no device gathers the other's."""
+    """On two devices with half of the kernel each, no device gathers the other's half."""
     env = {
         **os.environ,
         "PYTHONPATH": str(ROOT),

@@ -1,4 +1,4 @@
-"""The route through Transformer Engine up to its interface, by a stand-in with the interface's few names. None of its kernels runs here."""
+"""rosetta's side of Transformer Engine (TE), with a stand-in for TE's interface. No kernel of TE runs here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ from rosetta.t5x.run.model_config import T5Config
 @jax.tree_util.register_pytree_node_class
 @dataclass
 class _Set:
-    """As its QuantizerSet: scales that are multiplied with, and histories whose first place is for the newest."""
+    """A stand-in for TE's QuantizerSet.
+
+    TE multiplies by its scales, and the first element of a history is the newest.
+    """
 
     scales: tuple[Any, Any, Any]
     histories: tuple[Any, Any, Any]
@@ -96,7 +99,7 @@ _dense.defvjp(_dense_forward, _dense_backward)
 
 
 class _Attention(nn.Module):
-    """As its DotProductAttention, for no dropout."""
+    """A stand-in for TE's DotProductAttention, without dropout."""
 
     head_dim: int
     num_attention_heads: int
@@ -153,13 +156,13 @@ class _Attention(nn.Module):
 
 @pytest.fixture
 def axes() -> set[str]:
-    """Those of the mesh."""
+    """Return the axes of the mesh."""
     return {"data"}
 
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch, axes: set[str]) -> Any:
-    """A stand-in that is imported as Transformer Engine; returns what was asked of it."""
+    """Make a stand-in for Transformer Engine importable, and return the calls that it gets."""
     asked: list[Any] = []
 
     def dense(x: Any, kernel: Any, *, contracting_dims: Any, quantizer_set: _Set) -> Any:
@@ -242,7 +245,7 @@ def _state(seed: int) -> dict[str, Any]:
 
 
 def _graded(multiply: Any, count: int) -> Any:
-    """Outputs of `count` projections, and the gradients: of the input, the kernels, and what is seen."""
+    """Return the outputs of `count` projections, and the gradients of input, kernels and states."""
     rng = np.random.default_rng(3)
     x = jnp.asarray(rng.normal(size=(2, 16, 64)), jnp.float32)
     kernels = [jnp.asarray(0.1 * rng.normal(size=(64, 32)), jnp.float32) for _ in range(count)]
@@ -466,7 +469,7 @@ def _apart(one: Any, other: Any) -> float:
 
 @pytest.mark.parametrize("fuse", [True, False])
 def test_a_network_has_the_same_fp8_products(engine: Any, fuse: bool) -> None:
-    """With upstream's parameters, fused and not: both ways round to FP8 alike, so that they are nearer to each other than to no FP8."""
+    """The two ways round to FP8 alike, so they are nearer to each other than to no FP8."""
     found, expected = _logits(fp8="te", fuse_qkv=fuse), _logits(fp8="xla", fuse_qkv=fuse)
     assert ((32, 3, 32) in engine) == fuse  # q, k and v of a layer
     assert ((32, 2, 64) in engine) == fuse  # both halves of the gated MLP
