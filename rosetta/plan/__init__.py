@@ -1,1 +1,3 @@
-"""Compile what a run would compile, for a GPU that is not here, and read off what it would do."""
+"""Compile the train step of a run for a GPU that this machine does not have, and read from the
+compiled step how much memory, computation and communication it needs.
+"""

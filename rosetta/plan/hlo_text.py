@@ -1,4 +1,8 @@
-"""Reading of optimised HLO text: computations, instructions, shapes."""
+"""Read the text of an optimised HLO module: computations, instructions and shapes.
+
+HLO is the language that XLA compiles. A module has computations, and a computation has
+instructions, one in each line.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# Element type -> bytes of an element.
 ELEMENT_BYTES = {
     "pred": 1,
     "s4": 0.5,
@@ -35,12 +40,24 @@ ELEMENT_BYTES = {
 }
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
 _LINE = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|[^ ]+) ([\w\-]+)\((.*)$")
+_CALLED = re.compile(
+    r"(?:calls|to_apply|branch_computations|true_computation|false_computation"
+    r"|called_computations)=(?:\{([^}]*)\}|%?([\w.\-]+))"
+)
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\([^{]*\) -> [^{]*)?\{\s*$")
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One line of HLO. `rest` is what follows the operands: attributes, metadata, configuration."""
+    """One line of HLO.
+
+    Attributes:
+        name: The name of the result.
+        shape: The shape of the result, or a tuple of shapes.
+        opcode: The operation, for example "fusion".
+        operands: The names of the operands. The only operand of a parameter is its number.
+        rest: The text after the operands: attributes, metadata and configuration.
+    """
 
     name: str
     shape: str
@@ -50,109 +67,114 @@ class Instruction:
 
     @property
     def bytes(self) -> float:
-        """Of its output."""
+        """The bytes of the result."""
         return count_bytes(self.shape)
 
     @property
     def op_name(self) -> str:
-        """Where in the program it comes from."""
-        found = re.search(r'op_name="([^"]*)"', self.rest)
-        return found[1] if found else ""
+        """The path of scopes in the JAX program from which the instruction comes; "" if unknown."""
+        match = re.search(r'op_name="([^"]*)"', self.rest)
+        return match[1] if match else ""
 
     @property
     def target(self) -> str:
-        """Of a custom call."""
-        found = re.search(r'custom_call_target="([^"]*)"', self.rest)
-        return found[1] if found else ""
+        """The library function that a custom call calls, "" for other instructions."""
+        match = re.search(r'custom_call_target="([^"]*)"', self.rest)
+        return match[1] if match else ""
 
-    def called(self) -> list[str]:
-        """Return the computations that the instruction names."""
-        found = re.findall(
-            r"(?:calls|to_apply|branch_computations|true_computation|false_computation|called_computations)=(?:\{([^}]*)\}|%?([\w.\-]+))",
-            self.rest,
-        )
-        return [
-            name
-            for several, one in found
-            for name in (re.findall(r"[\w.\-]+", several) if several else [one])
-        ]
+    def find_called_computations(self) -> list[str]:
+        """Return the names of the computations that the instruction calls, without loop bodies."""
+        names: list[str] = []
+        for listed, single in _CALLED.findall(self.rest):
+            names += re.findall(r"[\w.\-]+", listed) if listed else [single]
+        return names
 
 
 @dataclass
 class HloModule:
-    """A module's computations: for each its instructions by name, in order."""
+    """The computations of a module.
+
+    Attributes:
+        entry: The name of the computation that runs.
+        computations: Name -> instructions by their names, in the order of the schedule.
+    """
 
     entry: str = ""
     computations: dict[str, dict[str, Instruction]] = field(default_factory=dict)
 
 
 def count_bytes(shape: str) -> float:
-    """Return the bytes of a shape or tuple of shapes as HLO writes them."""
+    """Return the bytes of a shape, or of a tuple of shapes, as HLO writes it.
+
+    Element types without a size, such as tokens, count 0.
+    """
     total = 0.0
-    for kind, dimensions in _SHAPE.findall(shape):
-        if kind in ELEMENT_BYTES:
-            total += ELEMENT_BYTES[kind] * math.prod(
-                int(each) for each in dimensions.split(",") if each
-            )
+    for dtype, dimensions in _SHAPE.findall(shape):
+        if dtype in ELEMENT_BYTES:
+            total += ELEMENT_BYTES[dtype] * math.prod(_parse_numbers(dimensions))
     return total
 
 
 def split_tuple_shape(shape: str) -> list[str]:
-    """Return the elements of a tuple's shape, themselves shapes or tuples; of any other shape,
-    itself.
-    """
+    """Return the elements of a tuple's shape, or the shape itself if it is not a tuple."""
     if not shape.startswith("("):
         return [shape]
     inside = shape[1:-1]
-    cuts = [
-        -1,
-        *(index for index, letter, depth in _iterate_depths(inside) if letter == "," and not depth),
-        len(inside),
+    commas = [
+        index for index, letter, depth in _iterate_depths(inside) if letter == "," and not depth
     ]
+    cuts = [-1, *commas, len(inside)]
     return [inside[begin + 1 : end].strip() for begin, end in itertools.pairwise(cuts)]
 
 
 def find_dtypes(shape: str) -> list[str]:
     """Return the element types of the shapes in a text, in order."""
-    return [kind for kind, _ in _SHAPE.findall(shape)]
+    return [dtype for dtype, _ in _SHAPE.findall(shape)]
 
 
 def parse_dimensions(shape: str) -> list[int]:
     """Return the dimensions of the first shape in a text."""
-    found = _SHAPE.search(shape)
-    return [int(each) for each in found[2].split(",") if each] if found else []
+    match = _SHAPE.search(shape)
+    return _parse_numbers(match[2]) if match else []
+
+
+def _parse_numbers(text: str) -> list[int]:
+    """Return the numbers in a list that is separated by commas."""
+    return [int(number) for number in text.split(",") if number]
 
 
 def parse_module(text: str) -> HloModule:
-    """Read a module's text."""
-    program, current = HloModule(), None
+    """Return the module whose text this is."""
+    module, computation = HloModule(), None
     for line in text.splitlines():
-        if current is None:
+        if computation is None:
             if head := _HEAD.match(line):
-                current = program.computations.setdefault(head[2], {})
+                computation = module.computations.setdefault(head[2], {})
                 if head[1]:
-                    program.entry = head[2]
+                    module.entry = head[2]
         elif line.startswith("}"):
-            current = None
-        elif found := _LINE.match(line):
-            operands, rest = _split_operands(found[4])
-            current[found[1]] = Instruction(found[1], found[2], found[3], operands, rest)
-    return program
+            computation = None
+        elif match := _LINE.match(line):
+            name, shape, opcode, arguments = match.groups()
+            operands, rest = _split_operands(arguments)
+            computation[name] = Instruction(name, shape, opcode, operands, rest)
+    return module
 
 
 def _split_operands(text: str) -> tuple[tuple[str, ...], str]:
-    """Split "a, %b), attribute=..." at the closing parenthesis; a parameter's only operand is its
-    number.
+    """Return the operands and the rest of "%a, %b), attribute=...".
+
+    The operands end at the parenthesis that closes. A parameter has a number instead of operands.
     """
     end = next((index for index, _, depth in _iterate_depths(text) if depth < 0), 0)
-    inside = text[:end]
-    return (inside,) if inside.isdigit() else tuple(re.findall(r"%([\w.\-]+)", inside)), text[
-        end + 1 :
-    ]
+    inside, rest = text[:end], text[end + 1 :]
+    if inside.isdigit():
+        return (inside,), rest
+    return tuple(re.findall(r"%([\w.\-]+)", inside)), rest
 
 
 def _iterate_depths(text: str) -> Iterator[tuple[int, str, int]]:
-    """Each letter of a text with its place, and how many brackets are open after it."""
+    """Yield (index, letter, number of brackets that are open after the letter)."""
     depth = 0
     for index, letter in enumerate(text):
         depth += letter in "([{"

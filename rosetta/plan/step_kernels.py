@@ -1,9 +1,9 @@
-"""What a compiled step does on a device: its kernels, what they read and write, its matrix
-products, attention and communication.
+"""List the kernels of a compiled step: matrix products, attention, collectives and all others.
 
-Counts are per device and step. A loop's body counts as often as its known trip count says. A kernel
-is an instruction outside of fusions that does work on the device; its bytes are those of its
-operands and outputs by their shapes, a slice's own where a fusion slices.
+A kernel is an instruction outside of fusions that does work on the device. Its bytes are those of
+its operands and outputs, as their shapes say. If a fusion reads only a slice of an operand, the
+bytes of the slice count. All counts are for one device and one step. The body of a loop counts as
+often as its known trip count says.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 from rosetta.plan.hlo_text import count_bytes, find_dtypes, parse_dimensions, split_tuple_shape
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rosetta.plan.hlo_text import HloModule, Instruction
 
-# Instructions that launch nothing: bookkeeping, or the end of what was started elsewhere.
+# Instructions that launch no kernel: bookkeeping, or the end of an asynchronous operation.
 FREE_OPCODES = {
     "parameter",
     "constant",
@@ -51,8 +53,13 @@ COLLECTIVE_OPCODES = (
 
 @dataclass(frozen=True)
 class Kernel:
-    """An instruction that launches a kernel, the computation it stands in, and how often it runs in
-    a step.
+    """An instruction that launches a kernel.
+
+    Attributes:
+        instruction: The instruction.
+        computation: The computation that contains it, instructions by name.
+        times: How often it runs in a step.
+        bytes: What it reads and writes in one run.
     """
 
     instruction: Instruction
@@ -65,8 +72,13 @@ class Kernel:
 class Gemm:
     """A matrix product.
 
-    `dtypes` are those of both factors; `kind` is fprop, dgrad, wgrad, or forward and backward where
-    it is not said.
+    Attributes:
+        op_name: The path of its scopes in the JAX program.
+        dtypes: The element types of both factors.
+        flops: Floating-point operations of one run.
+        times: How often it runs in a step.
+        kind: "fprop", "dgrad" or "wgrad" if a scope says so, else "forward" or "backward".
+        rematerialised: Whether it repeats a product of the forward pass in the backward pass.
     """
 
     op_name: str
@@ -78,12 +90,12 @@ class Gemm:
 
     @property
     def fp8(self) -> bool:
-        """Are both factors in FP8?"""
-        return all(each.startswith("f8") for each in self.dtypes)
+        """Whether both factors are in FP8."""
+        return all(dtype.startswith("f8") for dtype in self.dtypes)
 
     @property
     def product(self) -> str:
-        """The layer and projection, without the program's own scopes."""
+        """The last three scopes, without those that JAX adds: the layer and the projection."""
         path = re.sub(
             r"\b(?:jit|jvp|transpose|checkpoint|remat2?|vmap)\(([^()]*)\)",
             r"\1",
@@ -110,10 +122,15 @@ class Gemm:
 
 @dataclass(frozen=True)
 class Collective:
-    """Communication between devices: what each of them ends up with, in bytes, and the matrix
-    products and attention that run meanwhile.
+    """Communication between devices.
 
-    `dtype` names every type of a collective that several were combined into: "f32+s32".
+    Attributes:
+        kind: The operation, for example "all-reduce".
+        dtype: The element types of its arrays, for example "f32+s32".
+        bytes: The bytes that each device has afterwards.
+        times: How often it runs in a step.
+        asynchronous: Whether it is split into a start and an end.
+        behind: How many matrix products, attention kernels and loops run between start and end.
     """
 
     kind: str
@@ -124,240 +141,225 @@ class Collective:
     behind: int
 
 
-def list_kernels(program: HloModule) -> list[Kernel]:
-    """Return everything that runs on the device in a step.
+def list_kernels(module: HloModule) -> list[Kernel]:
+    """Return the kernels of a step.
 
-    Of a conditional's branches it is the one that moves most bytes.
+    Of the branches of a conditional, the one that moves most bytes counts.
     """
-    return _list_computation_kernels(program, program.entry, 1)
+    return _list_computation_kernels(module, module.entry, 1)
 
 
-def _list_computation_kernels(program: HloModule, name: str, times: int) -> list[Kernel]:
-    found: list[Kernel] = []
-    computation = program.computations.get(name, {})
+def _list_computation_kernels(module: HloModule, name: str, times: int) -> list[Kernel]:
+    """Return the kernels of a computation that runs `times` times."""
+    kernels: list[Kernel] = []
+    computation = module.computations.get(name, {})
     for instruction in computation.values():
         if instruction.opcode == "while":
             body, trips = _read_loop(instruction)
-            found += _list_computation_kernels(program, body, times * trips)
+            kernels += _list_computation_kernels(module, body, times * trips)
         elif instruction.opcode in ("call", "async-start"):
-            for called in instruction.called():
-                found += _list_computation_kernels(program, called, times)
+            for called in instruction.find_called_computations():
+                kernels += _list_computation_kernels(module, called, times)
         elif instruction.opcode == "conditional":
             branches = [
-                _list_computation_kernels(program, called, times) for called in instruction.called()
+                _list_computation_kernels(module, called, times)
+                for called in instruction.find_called_computations()
             ]
-            found += max(
-                branches,
-                key=lambda branch: sum(each.times * each.bytes for each in branch),
-                default=[],
-            )
-        elif (
-            instruction.opcode not in FREE_OPCODES
-            and not instruction.opcode.endswith("-done")
-            and not instruction.target.startswith(("Sharding", "SPMD"))
-        ):
-            found.append(
-                Kernel(
-                    instruction,
-                    computation,
-                    times,
-                    _count_moved_bytes(program, computation, instruction),
-                )
-            )
-    return found
+            kernels += max(branches, key=_count_total_bytes, default=[])
+        elif _launches_kernel(instruction):
+            moved = _count_moved_bytes(module, computation, instruction)
+            kernels.append(Kernel(instruction, computation, times, moved))
+    return kernels
+
+
+def _count_total_bytes(kernels: Iterable[Kernel]) -> float:
+    """Return the bytes that kernels move in a step."""
+    return sum(kernel.times * kernel.bytes for kernel in kernels)
+
+
+def _launches_kernel(instruction: Instruction) -> bool:
+    """Return whether an instruction itself does work on the device."""
+    return (
+        instruction.opcode not in FREE_OPCODES
+        and not instruction.opcode.endswith("-done")
+        and not instruction.target.startswith(("Sharding", "SPMD"))
+    )
 
 
 def _read_loop(instruction: Instruction) -> tuple[str, int]:
-    """Return the body of a loop, and how often it runs; once if that is not known."""
+    """Return the body of a loop and its trip count, which is 1 if it is not known."""
     trips = re.search(r'known_trip_count"?[:=]\{"?n"?:"?(\d+)', instruction.rest)
     body = re.search(r"body=%?([\w.\-]+)", instruction.rest)
     return body[1] if body else "", int(trips[1]) if trips else 1
 
 
 def _count_moved_bytes(
-    program: HloModule, computation: dict[str, Instruction], instruction: Instruction
+    module: HloModule, computation: dict[str, Instruction], instruction: Instruction
 ) -> float:
-    """Bytes that a kernel reads and writes."""
-    inner = (
-        next(
-            (
-                program.computations[name]
-                for name in instruction.called()
-                if name in program.computations
-            ),
-            None,
-        )
-        if instruction.opcode == "fusion"
-        else None
-    )
-    ordered = (
-        sorted(
-            (each for each in inner.values() if each.opcode == "parameter"),
-            key=lambda each: int(each.operands[0]),
-        )
-        if inner
-        else []
-    )
+    """Return the bytes that a kernel reads and writes."""
+    fused = _find_fused_computation(module, instruction)
+    parameters = [other for other in fused.values() if other.opcode == "parameter"]
+    parameters.sort(key=lambda parameter: int(parameter.operands[0]))
     total, written = 0.0, count_bytes(find_output_shape(instruction))
     for index, operand in enumerate(instruction.operands):
         source = computation.get(operand)
-        full = source.bytes if source else 0.0
-        if inner and index < len(ordered):
-            uses = [each for each in inner.values() if ordered[index].name in each.operands]
-            if uses and all(
-                each.opcode in ("slice", "dynamic-slice", "gather")
-                and each.operands[0] == ordered[index].name
-                for each in uses
-            ):
-                full = sum(each.bytes for each in uses)
-            elif uses and all(
-                each.opcode == "dynamic-update-slice" and each.operands[0] == ordered[index].name
-                for each in uses
-            ):
-                # Updated in place: what is written is the update, and nothing of the rest is read.
+        read = source.bytes if source else 0.0
+        if index < len(parameters):
+            name = parameters[index].name
+            uses = [other for other in fused.values() if name in other.operands]
+            if _all_are(uses, ("slice", "dynamic-slice", "gather"), name):
+                read = sum(use.bytes for use in uses)
+            elif _all_are(uses, ("dynamic-update-slice",), name):
+                # The array is updated in place: only the update is written, and nothing is read.
                 update = sum(
-                    inner[each.operands[1]].bytes for each in uses if each.operands[1] in inner
+                    fused[use.operands[1]].bytes for use in uses if use.operands[1] in fused
                 )
-                written += update - sum(each.bytes for each in uses)
-                full = 0.0
-        total += full
+                written += update - sum(use.bytes for use in uses)
+                read = 0.0
+        total += read
     return total + max(written, 0.0)
 
 
+def _find_fused_computation(module: HloModule, instruction: Instruction) -> dict[str, Instruction]:
+    """Return the computation of a fusion, {} for other instructions."""
+    if instruction.opcode != "fusion":
+        return {}
+    for name in instruction.find_called_computations():
+        if name in module.computations:
+            return module.computations[name]
+    return {}
+
+
+def _all_are(uses: list[Instruction], opcodes: tuple[str, ...], name: str) -> bool:
+    """Return whether there are uses, and each is one of some operations on the array `name`."""
+    return bool(uses) and all(use.opcode in opcodes and use.operands[0] == name for use in uses)
+
+
 def find_output_shape(instruction: Instruction) -> str:
-    """Return the shape of what an instruction makes."""
+    """Return the shape of the arrays that an instruction computes."""
     elements = split_tuple_shape(instruction.shape)
     if (
         instruction.opcode == "custom-call"
         and len(elements) > 1
         and re.fullmatch(r"[su]8\[\d+\]\{0\}", elements[-1])
     ):
-        return ", ".join(
-            elements[:-1]
-        )  # the last of a library call's outputs is workspace, its to use or not
+        # The last output of a library call is its workspace, which it need not use.
+        return ", ".join(elements[:-1])
     if (
         instruction.opcode.endswith("-start")
         and not instruction.opcode.startswith("all-reduce")
         and len(elements) > 1
     ):
-        # What is started holds its inputs, its outputs, and what the device needs meanwhile; an
-        # all-reduce that is started, its outputs only.
+        # The start of an asynchronous operation has its inputs, its outputs and temporary values.
+        # The start of an all-reduce has only its outputs.
         return elements[1]
     return instruction.shape
 
 
-def list_gemms(program: HloModule) -> list[Gemm]:
-    """Return every matrix product: library calls, and those that XLA compiles into fusions
-    itself.
-    """
-    found = []
-    for kernel in list_kernels(program):
+def list_gemms(module: HloModule) -> list[Gemm]:
+    """Return the matrix products: calls of libraries, and those that XLA compiles in fusions."""
+    gemms = []
+    for kernel in list_kernels(module):
         instruction = kernel.instruction
-        if (
-            instruction.opcode == "dot"
-            or "matmul" in instruction.target
-            or "gemm" in instruction.target.lower()
-        ):
-            found.append(_make_gemm(kernel.computation, instruction, kernel.times))
+        target = instruction.target
+        if instruction.opcode == "dot" or "matmul" in target or "gemm" in target.lower():
+            gemms.append(_make_gemm(kernel.computation, instruction, kernel.times))
         elif instruction.opcode == "fusion":
-            for name in instruction.called():
-                inner = program.computations.get(name, {})
-                found += [
-                    _make_gemm(inner, each, kernel.times)
-                    for each in inner.values()
-                    if each.opcode == "dot"
+            for name in instruction.find_called_computations():
+                fused = module.computations.get(name, {})
+                gemms += [
+                    _make_gemm(fused, dot, kernel.times)
+                    for dot in fused.values()
+                    if dot.opcode == "dot"
                 ]
-    return found
+    return gemms
 
 
 def _make_gemm(computation: dict[str, Instruction], instruction: Instruction, times: int) -> Gemm:
+    """Return the matrix product that an instruction computes."""
     left, right = (computation[name].shape for name in instruction.operands[:2])
     # A dot has lhs_contracting_dims={1}, a library call "lhs_contracting_dimensions":["1"].
-    found = re.search(r"lhs_contracting_dim(?:ension)?s\"?[=:][{\[]([^}\]]*)", instruction.rest)
-    contracted = [
-        parse_dimensions(left)[int(each)] for each in re.findall(r"\d+", found[1] if found else "")
-    ]
+    match = re.search(r"lhs_contracting_dim(?:ension)?s\"?[=:][{\[]([^}\]]*)", instruction.rest)
+    axes = re.findall(r"\d+", match[1] if match else "")
+    contracted = [parse_dimensions(left)[int(axis)] for axis in axes]
     flops = 2.0 * math.prod(parse_dimensions(instruction.shape)) * math.prod(contracted)
-    kind = next(
-        (each for each in ("fprop", "dgrad", "wgrad") if f"/{each}/" in instruction.op_name),
-        "backward" if "transpose(jvp" in instruction.op_name else "forward",
-    )
+    op_name = instruction.op_name
+    scopes = [scope for scope in ("fprop", "dgrad", "wgrad") if f"/{scope}/" in op_name]
+    direction = "backward" if "transpose(jvp" in op_name else "forward"
     return Gemm(
-        instruction.op_name,
+        op_name,
         (find_dtypes(left)[0], find_dtypes(right)[0]),
         flops,
         times,
-        kind,
-        "rematted_computation" in instruction.op_name,
+        scopes[0] if scopes else direction,
+        "rematted_computation" in op_name,
     )
 
 
-def count_attention_kernels(program: HloModule) -> dict[str, int]:
-    """Return how often each kind of cuDNN's fused attention runs."""
-    found: dict[str, int] = {}
-    for kernel in _list_attention_kernels(program):
-        found[kernel.instruction.target] = found.get(kernel.instruction.target, 0) + kernel.times
-    return found
+def count_attention_kernels(module: HloModule) -> dict[str, int]:
+    """Return function of cuDNN's fused attention -> how often it runs in a step."""
+    counts: dict[str, int] = {}
+    for kernel in _list_attention_kernels(module):
+        target = kernel.instruction.target
+        counts[target] = counts.get(target, 0) + kernel.times
+    return counts
 
 
-def count_attention_flops(program: HloModule) -> float | None:
-    """Return the FLOPs of cuDNN's fused attention: two products of queries, keys and depth
-    forwards, and five backwards, as if nothing were masked.
+def count_attention_flops(module: HloModule) -> float | None:
+    """Return the FLOPs of cuDNN's fused attention, without regard to masks.
 
-    None where queries or keys have other dimensions than batch, length, heads and depth.
+    The forward pass has two products of queries, keys and depth, the backward pass five.
+
+    Returns:
+        The FLOPs, or None if the dimensions of queries or keys are not batch, length, heads and
+        depth.
     """
     total = 0.0
-    for kernel in _list_attention_kernels(program):
-        query, key = (
-            parse_dimensions(kernel.computation[name].shape)
-            for name in kernel.instruction.operands[:2]
-        )
+    for kernel in _list_attention_kernels(module):
+        operands = kernel.instruction.operands
+        query, key = (parse_dimensions(kernel.computation[name].shape) for name in operands[:2])
         if len(query) != 4 or len(key) != 4:
             return None
-        total += (
-            kernel.times
-            * (5 if "Backward" in kernel.instruction.target else 2)
-            * 2.0
-            * math.prod(query)
-            * key[1]
-        )
+        products = 5 if "Backward" in kernel.instruction.target else 2
+        total += kernel.times * products * 2.0 * math.prod(query) * key[1]
     return total
 
 
-def _list_attention_kernels(program: HloModule) -> list[Kernel]:
-    return [kernel for kernel in list_kernels(program) if "fmha" in kernel.instruction.target]
+def _list_attention_kernels(module: HloModule) -> list[Kernel]:
+    """Return the kernels of cuDNN's fused attention."""
+    return [kernel for kernel in list_kernels(module) if "fmha" in kernel.instruction.target]
 
 
-def list_collectives(program: HloModule) -> list[Collective]:
-    """Return the communication between devices."""
-    found = []
-    for kernel in list_collective_kernels(program):
+def list_collectives(module: HloModule) -> list[Collective]:
+    """Return the collectives of a step."""
+    collectives = []
+    for kernel in list_collective_kernels(module):
         shape = find_output_shape(kernel.instruction)
-        started = kernel.instruction.opcode.endswith("-start")
-        found.append(
+        opcode = kernel.instruction.opcode
+        collectives.append(
             Collective(
-                kernel.instruction.opcode.removesuffix("-start"),
+                opcode.removesuffix("-start"),
                 "+".join(sorted(set(find_dtypes(shape)))),
                 count_bytes(shape),
                 kernel.times,
-                started,
+                opcode.endswith("-start"),
                 count_overlapped_work(kernel),
             )
         )
-    return found
+    return collectives
 
 
-def list_collective_kernels(program: HloModule) -> list[Kernel]:
+def list_collective_kernels(module: HloModule) -> list[Kernel]:
     """Return the kernels that communicate between devices."""
     return [
         kernel
-        for kernel in list_kernels(program)
+        for kernel in list_kernels(module)
         if kernel.instruction.opcode.removesuffix("-start") in COLLECTIVE_OPCODES
     ]
 
 
 def is_synchronous(kernel: Kernel) -> bool:
-    """Return whether the device does nothing else while this kernel communicates."""
+    """Return whether a device does nothing else while a collective runs."""
     return (
         not kernel.instruction.opcode.endswith("-start")
         or '"is_sync":true' in kernel.instruction.rest
@@ -365,17 +367,15 @@ def is_synchronous(kernel: Kernel) -> bool:
 
 
 def count_overlapped_work(kernel: Kernel) -> int:
-    """Return how many products, attentions and loops run while a kernel communicates, until the
-    instruction that waits for it.
-    """
+    """Return how many products, attention kernels and loops run while a collective communicates."""
     if is_synchronous(kernel):
         return 0
-    end = kernel.instruction.opcode.removesuffix("-start") + "-done"
-    # The text is in the order of the schedule: what stands between start and end runs meanwhile.
-    order = list(kernel.computation.values())
-    running = 0
-    for other in order[order.index(kernel.instruction) + 1 :]:
-        if other.opcode == end and kernel.instruction.name in other.operands:
+    done_opcode = kernel.instruction.opcode.removesuffix("-start") + "-done"
+    # The text has the order of the schedule: what is between start and end runs at the same time.
+    instructions = list(kernel.computation.values())
+    count = 0
+    for other in instructions[instructions.index(kernel.instruction) + 1 :]:
+        if other.opcode == done_opcode and kernel.instruction.name in other.operands:
             break
-        running += "matmul" in other.target or "fmha" in other.target or other.opcode == "while"
-    return running
+        count += "matmul" in other.target or "fmha" in other.target or other.opcode == "while"
+    return count

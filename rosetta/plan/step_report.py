@@ -1,4 +1,4 @@
-"""What a compiled step would do on a device: memory, kernels, traffic, products by precision,
+"""Report what a compiled step does on a device: memory, kernels, matrix products, attention and
 communication.
 """
 
@@ -18,68 +18,86 @@ _MEMORY_FRACTION_FIELD = "env.XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 def summarize_step(compiled: CompiledStep) -> dict[str, Any]:
-    """Return the figures, per device and step: bytes, counts and FLOPs.
+    """Return the figures of a step for one device, in bytes, counts and FLOPs.
 
-    The JSON of `rosetta plan`.
+    This is the JSON of `rosetta plan`.
     """
-    program = hlo_text.parse_module(compiled.text)
-    kernels, gemms = step_kernels.list_kernels(program), step_kernels.list_gemms(program)
-    by_role: dict[str, dict[str, float]] = {}
-    for each in gemms:
-        role = f"{each.kind}{' again' if each.rematerialised else ''}"
-        entry = by_role.setdefault(role, {"fp8": 0.0, "other": 0.0})
-        entry["fp8" if each.fp8 else "other"] += each.flops * each.times
-    left: dict[str, float] = {}
-    for each in gemms:
-        if not each.fp8:
-            name = f"{each.product} ({each.kind}, {' x '.join(each.dtypes)})"
-            left[name] = left.get(name, 0.0) + each.flops * each.times
+    module = hlo_text.parse_module(compiled.text)
+    kernels, gemms = step_kernels.list_kernels(module), step_kernels.list_gemms(module)
+    fp8_gemms = [gemm for gemm in gemms if gemm.fp8]
+    other_gemms = [gemm for gemm in gemms if not gemm.fp8]
     return {
         "memory": {
             "peak": compiled.peak,
             "arguments": compiled.arguments,
             "temporaries": compiled.temporaries,
         },
-        "kernels": sum(each.times for each in kernels),
-        "bytes": sum(each.times * each.bytes for each in kernels),
-        "gemm_flops": sum(each.times * each.flops for each in gemms),
-        "attention_flops": step_kernels.count_attention_flops(program),
+        "kernels": sum(kernel.times for kernel in kernels),
+        "bytes": sum(kernel.times * kernel.bytes for kernel in kernels),
+        "gemm_flops": sum(gemm.times * gemm.flops for gemm in gemms),
+        "attention_flops": step_kernels.count_attention_flops(module),
         "gemms": {
-            "fp8": sum(each.times for each in gemms if each.fp8),
-            "other": sum(each.times for each in gemms if not each.fp8),
+            "fp8": sum(gemm.times for gemm in fp8_gemms),
+            "other": sum(gemm.times for gemm in other_gemms),
         },
-        "flops_by_role": by_role,
-        "not_fp8": left,
-        "attention": step_kernels.count_attention_kernels(program),
-        "collectives": _sum_collectives(step_kernels.list_collectives(program)),
+        "flops_by_role": _sum_flops_by_role(gemms),
+        "not_fp8": _sum_flops_by_product(other_gemms),
+        "attention": step_kernels.count_attention_kernels(module),
+        "collectives": _sum_collectives(step_kernels.list_collectives(module)),
         "compile": {"seconds": compiled.seconds, "rss": compiled.rss},
     }
 
 
-def _sum_collectives(found: list[step_kernels.Collective]) -> list[dict[str, Any]]:
-    """Alike collectives added up; `bytes_behind` are of those during which products or attention
-    run.
+def _sum_flops_by_role(gemms: list[step_kernels.Gemm]) -> dict[str, dict[str, float]]:
+    """Return role of a product ("wgrad", "forward again", ...) -> its FLOPs in FP8 and not in
+    FP8. "again" means that the product is rematerialised.
     """
-    summed: dict[tuple[str, str], dict[str, Any]] = {}
-    for each in found:
-        entry = summed.setdefault(
-            (each.kind, each.dtype),
-            {"kind": each.kind, "dtype": each.dtype, "bytes": 0.0, "times": 0, "bytes_behind": 0.0},
+    by_role: dict[str, dict[str, float]] = {}
+    for gemm in gemms:
+        role = f"{gemm.kind} again" if gemm.rematerialised else gemm.kind
+        entry = by_role.setdefault(role, {"fp8": 0.0, "other": 0.0})
+        entry["fp8" if gemm.fp8 else "other"] += gemm.flops * gemm.times
+    return by_role
+
+
+def _sum_flops_by_product(gemms: list[step_kernels.Gemm]) -> dict[str, float]:
+    """Return layer and projection, with kind and types -> FLOPs."""
+    by_product: dict[str, float] = {}
+    for gemm in gemms:
+        name = f"{gemm.product} ({gemm.kind}, {' x '.join(gemm.dtypes)})"
+        by_product[name] = by_product.get(name, 0.0) + gemm.flops * gemm.times
+    return by_product
+
+
+def _sum_collectives(collectives: list[step_kernels.Collective]) -> list[dict[str, Any]]:
+    """Return the collectives summed by kind and type, the one with the most bytes first.
+
+    `bytes_behind` are the bytes during which products or attention run.
+    """
+    sums: dict[tuple[str, str], dict[str, Any]] = {}
+    for collective in collectives:
+        kind, dtype = collective.kind, collective.dtype
+        entry = sums.setdefault(
+            (kind, dtype),
+            {"kind": kind, "dtype": dtype, "bytes": 0.0, "times": 0, "bytes_behind": 0.0},
         )
-        entry["bytes"] += each.bytes * each.times
-        entry["times"] += each.times
-        entry["bytes_behind"] += each.bytes * each.times if each.behind else 0.0
-    return sorted(summed.values(), key=lambda entry: -entry["bytes"])
+        moved = collective.bytes * collective.times
+        entry["bytes"] += moved
+        entry["times"] += collective.times
+        entry["bytes_behind"] += moved if collective.behind else 0.0
+    return sorted(sums.values(), key=lambda entry: -entry["bytes"])
 
 
 def describe_fit(peak: float, gpu: Gpu, what: str, gpu_count: int) -> dict[str, object]:
-    """Return what was planned, and whether it fits the memory that JAX takes: the JSON's `run`.
+    """Return what was planned and whether it fits into the memory that JAX takes.
+
+    This is `run` in the JSON of `rosetta plan`.
 
     Args:
-      peak: bytes that a step takes at most.
-      gpu: that it is planned for.
-      what: the model and its batch.
-      gpu_count: of all nodes.
+        peak: The most bytes that a step needs at once.
+        gpu: The GPU that the step is planned for.
+        what: The model and its batch.
+        gpu_count: The number of GPUs of all nodes.
     """
     usable = (
         float(preset_files.load_common_layer().values[_MEMORY_FRACTION_FIELD].value) * gpu.memory
@@ -94,12 +112,12 @@ def describe_fit(peak: float, gpu: Gpu, what: str, gpu_count: int) -> dict[str, 
     }
 
 
-def _format_fit(found: dict[str, Any]) -> list[str]:
-    """Return the lines that say whether the plan fits; none if that is not known."""
-    run = found.get("run")
+def _format_fit(report: dict[str, Any]) -> list[str]:
+    """Return the lines that say whether the plan fits, none if that is not known."""
+    run = report.get("run")
     if not run:
         return []
-    peak, usable = found["memory"]["peak"] / GIGA, run["usable"] / GIGA
+    peak, usable = report["memory"]["peak"] / GIGA, run["usable"] / GIGA
     verdict = "fits" if run["fits"] else "does not fit"
     return [
         f"plan         {run['what']}, on {run['gpus']} x {run['gpu']}",
@@ -110,57 +128,53 @@ def _format_fit(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def format_step_report(found: dict[str, Any]) -> str:
-    """Return the figures for people."""
-    memory = found["memory"]
-    attention = (
-        "an unknown number of"
-        if found["attention_flops"] is None
-        else f"{found['attention_flops'] / 1e12:.2f}"
-    )
-    kernels = [f"{times} x {name}" for name, times in sorted(found["attention"].items())]
+def format_step_report(report: dict[str, Any]) -> str:
+    """Return the figures of `summarize_step` as text."""
+    memory, gemms = report["memory"], report["gemms"]
     lines = [
-        *_format_fit(found),
+        *_format_fit(report),
         (
             f"memory       {memory['peak'] / GIGA:.1f} GB at most "
             f"({memory['arguments'] / GIGA:.1f} of arguments, {memory['temporaries'] / GIGA:.1f} "
             "of temporaries)"
         ),
         (
-            f"kernels      {found['kernels']:,} launches, {found['bytes'] / GIGA:,.0f} GB read "
+            f"kernels      {report['kernels']:,} launches, {report['bytes'] / GIGA:,.0f} GB read "
             "and written"
         ),
         (
-            f"products     {found['gemm_flops'] / 1e12:.2f} TFLOP, {found['gemms']['fp8']} in FP8 "
-            f"and {found['gemms']['other']} not"
+            f"products     {report['gemm_flops'] / 1e12:.2f} TFLOP, {gemms['fp8']} in FP8 "
+            f"and {gemms['other']} not"
         ),
-        *(
-            (
-                f"  {role:<14} {flops['fp8'] / 1e12:8.2f} TFLOP in FP8, "
-                f"{flops['other'] / 1e12:8.2f} not"
-            )
-            for role, flops in sorted(found["flops_by_role"].items())
-        ),
-        (f"attention    {attention} TFLOP, {', '.join(kernels) or 'no fused kernels'}"),
     ]
+    for role, flops in sorted(report["flops_by_role"].items()):
+        lines.append(
+            f"  {role:<14} {flops['fp8'] / 1e12:8.2f} TFLOP in FP8, "
+            f"{flops['other'] / 1e12:8.2f} not"
+        )
+    lines.append(_format_attention(report))
     lines += [
         (
-            f"{each['kind']:<18} {each['dtype']:<5} {each['times']:>5} x, "
-            f"{each['bytes'] / GIGA:8.2f} GB, {each['bytes_behind'] / GIGA:.2f} GB of it behind "
+            f"{entry['kind']:<18} {entry['dtype']:<5} {entry['times']:>5} x, "
+            f"{entry['bytes'] / GIGA:8.2f} GB, {entry['bytes_behind'] / GIGA:.2f} GB of it behind "
             "products"
         )
-        for each in found["collectives"]
+        for entry in report["collectives"]
     ]
-    if found["gemms"]["fp8"]:
-        lines += [
-            "not in FP8:",
-            *(
-                f"  {flops / 1e12:8.3f} TFLOP  {name}"
-                for name, flops in sorted(found["not_fp8"].items(), key=lambda item: -item[1])
-            ),
-        ]
+    if gemms["fp8"]:
+        lines.append("not in FP8:")
+        for name, flops in sorted(report["not_fp8"].items(), key=lambda item: -item[1]):
+            lines.append(f"  {flops / 1e12:8.3f} TFLOP  {name}")
     lines.append(
-        f"compiled in {found['compile']['seconds']:.0f} s, "
-        f"{found['compile']['rss'] / GIGA:.1f} GB of memory"
+        f"compiled in {report['compile']['seconds']:.0f} s, "
+        f"{report['compile']['rss'] / GIGA:.1f} GB of memory"
     )
     return "\n".join(lines)
+
+
+def _format_attention(report: dict[str, Any]) -> str:
+    """Return the line about fused attention."""
+    flops = report["attention_flops"]
+    amount = "an unknown number of" if flops is None else f"{flops / 1e12:.2f}"
+    kernels = [f"{times} x {name}" for name, times in sorted(report["attention"].items())]
+    return f"attention    {amount} TFLOP, {', '.join(kernels) or 'no fused kernels'}"

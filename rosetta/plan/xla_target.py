@@ -1,4 +1,4 @@
-"""How XLA's compiler wants a GPU described that is not there."""
+"""Describe a GPU to XLA's compiler, which then compiles for the GPU without having it."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ def test_computations() -> None:
     )
     assert product.op_name.endswith("/attention/query+key+value/dot_general")
     assert program.computations["layer"]["param_1.2"].operands == ("1",)
-    assert program.computations["main"]["meanwhile"].called() == ["cheap", "dear"]
-    assert program.computations["main"]["written"].called() == ["put"]
+    assert program.computations["main"]["meanwhile"].find_called_computations() == ["cheap", "dear"]
+    assert program.computations["main"]["written"].find_called_computations() == ["put"]
 
 
 @pytest.mark.parametrize(
