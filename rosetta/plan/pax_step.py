@@ -1,5 +1,7 @@
-"""Paxml's real train step of an experiment, compiled for a described GPU on a described cluster,
-without a GPU and without making a parameter.
+"""Compile the train step of a Pax experiment for a GPU that this machine does not have.
+
+The step is the real one of Paxml. XLA gets a description of the GPU and of the cluster, and no
+parameter is initialised.
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompiledPaxStep:
-    """A compiled step, and what is needed to read it.
+    """A compiled step, and what is needed to report its traffic.
 
     Attributes:
-      compiled: the step.
-      per_node: GPUs of a node.
-      parameters: what they look like on a device, see `sizes`.
+        compiled: The step.
+        per_node: GPUs of each node.
+        parameters: The dimensions of the parameters, see `find_parameter_dimensions`.
     """
 
     compiled: t5x_step.CompiledStep
@@ -35,7 +37,7 @@ class CompiledPaxStep:
     parameters: frozenset[traffic.Dimensions]
 
     def report(self) -> dict[str, Any]:
-        """Return the figures, per device and step: rosetta.plan.step_report's, and `traffic`."""
+        """Return the figures of step_report.summarize_step, and `traffic`."""
         return {
             **step_report.summarize_step(self.compiled),
             "traffic": traffic.report_traffic(
@@ -44,23 +46,25 @@ class CompiledPaxStep:
         }
 
 
-def format_pax_report(found: dict[str, Any]) -> str:
-    """Return a report's figures for people."""
-    moved = found["traffic"]
-    flows = [traffic.Flow(**each) for each in moved["flows"]]
-    loops = [traffic.Loop(**each) for each in moved["loops"]]
-    return f"{step_report.format_step_report(found)}\n{traffic.format_traffic(flows, loops)}"
+def format_pax_report(report: dict[str, Any]) -> str:
+    """Return the figures of a step as text."""
+    flows = [traffic.Flow(**entry) for entry in report["traffic"]["flows"]]
+    loops = [traffic.Loop(**entry) for entry in report["traffic"]["loops"]]
+    return f"{step_report.format_step_report(report)}\n{traffic.format_traffic(flows, loops)}"
 
 
 def prepare_pax_compilation(config: str, card: str, hyper: Mapping[str, object]) -> None:
-    """Set up JAX for compiling an experiment for a GPU that is not here; to be called before JAX
-    is imported.
+    """Set up JAX to compile an experiment for a GPU. Call this before JAX is imported.
 
-    XLA gets the flags that the scripts give it for this experiment with these hyper-parameters; see
-    t5x_step.prepare_compilation.
+    XLA gets the flags that a run of this experiment has.
+
+    Args:
+        config: The experiment.
+        card: The short name of the GPU.
+        hyper: Hyper-parameter -> value.
 
     Raises:
-      UserError: this environment has no Pax; or see t5x_step.require_compiler.
+        UserError: Pax is not installed; or see t5x_step.require_compiler.
     """
     t5x_step.prepare_compilation(
         launch_flags.resolve_default_flags(
@@ -78,44 +82,44 @@ def prepare_pax_compilation(config: str, card: str, hyper: Mapping[str, object])
 
 
 def make_experiment(config: str, hyper: Mapping[str, object]) -> Any:
-    """Return an instance of an experiment with hyper-parameters set.
+    """Return an instance of an experiment, with its hyper-parameters set.
 
     Args:
-      config: one of rosetta.pax.configs, or MODULE.CLASS.
-      hyper: name -> value.
+        config: The name of an experiment of rosetta.pax.configs, or MODULE.CLASS.
+        hyper: Hyper-parameter -> value.
 
     Raises:
-      UserError: there is none of this name.
+        UserError: The experiment is unknown.
     """
     from rosetta.pax.run import preflight
 
     module, _, name = preflight.resolve_experiment(config).rpartition(".")
     try:
-        made = getattr(importlib.import_module(module), name)()
+        experiment = getattr(importlib.import_module(module), name)()
     except (ModuleNotFoundError, AttributeError) as error:
         raise UserError(
-            f"it cannot be had: {error}",
+            f"the experiment cannot be loaded: {error}",
             config,
             "name an experiment of rosetta.pax.configs, or MODULE.CLASS of your own",
             kind=INVALID,
             value=config,
         ) from None
     for key, value in hyper.items():
-        setattr(made, key, value)
-    return made
+        setattr(experiment, key, value)
+    return experiment
 
 
 def compile_pax_step(experiment: Any, *, card: str, nodes: int, per_node: int) -> CompiledPaxStep:
-    """Compile the train step of an experiment as paxml.main would run it.
+    """Compile the train step of an experiment, as paxml.main would run it.
 
     Args:
-      experiment: an instance of an experiment class, its hyper-parameters set.
-      card: by its short name.
-      nodes: of the cluster.
-      per_node: GPUs of one.
+        experiment: An instance of an experiment class, with its hyper-parameters set.
+        card: The short name of the GPU.
+        nodes: The number of nodes.
+        per_node: GPUs of each node.
 
     Raises:
-      UserError: the experiment's hyper-parameters are wrong, or not for this cluster.
+        UserError: The hyper-parameters are not valid, or do not fit the cluster.
     """
     started = time.monotonic()
     lowered, parameters = lower_pax_step(
@@ -127,16 +131,20 @@ def compile_pax_step(experiment: Any, *, card: str, nodes: int, per_node: int) -
 def lower_pax_step(
     experiment: Any, cluster: Sequence[Any]
 ) -> tuple[Any, frozenset[traffic.Dimensions]]:
-    """Trace an experiment's train step, jitted by paxml's partitioner, for devices that need not
-    exist.
+    """Lower the train step of an experiment for devices that need not exist.
 
-    The state is laid out as the partitioner says, and of batch and state there are shapes only.
+    Paxml's partitioner jits the step and lays out the state. Batch and state are shapes only.
+
+    Args:
+        experiment: An instance of an experiment class.
+        cluster: The devices.
 
     Returns:
-      JAX's lowered computation, and `sizes` of the parameters.
+        JAX's lowered computation, and the dimensions of the parameters (see
+        `find_parameter_dimensions`).
 
     Raises:
-      UserError: the experiment's hyper-parameters are wrong, or not for so many devices.
+        UserError: The hyper-parameters are not valid, or do not fit the number of devices.
     """
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
@@ -147,40 +155,45 @@ def lower_pax_step(
 
     experiment_checks.check_experiment(experiment, len(cluster))
     with jax.default_device(jax.devices("cpu")[0]):
-        described = experiment.task()
-        task = pax_fiddle.instantiate(described)
+        task_config = experiment.task()
+        task = pax_fiddle.instantiate(task_config)
         layout = partitioning.PjitPartitioner(
             init_is_eval=False,
             reshard_inputs=True,
             task=task,
-            device_mesh=make_mesh(described.model, cluster),
+            device_mesh=make_mesh(task_config.model, cluster),
         )
         batch = make_batch_shapes(experiment, len(cluster))
         layout.setup(task, jax.random.PRNGKey(0), batch)
         state = layout.get_train_state_metadata()
-        step, split = layout.partition(trainer_lib.train_step_single_learner, batch, is_eval=False)
+        step, batch_specs = layout.partition(
+            trainer_lib.train_step_single_learner, batch, is_eval=False
+        )
 
-        def placed(shape: Any, spec: Any) -> Any:
+        def add_sharding(shape: Any, spec: Any) -> Any:
             return jax.ShapeDtypeStruct(
                 shape.shape, shape.dtype, sharding=NamedSharding(layout.global_mesh, spec)
             )
 
-        def place(shapes: Any, specs: Any) -> Any:
+        def add_shardings(shapes: Any, specs: Any) -> Any:
             return jax.tree.map(
-                lambda spec, shape: placed(shape, spec),
+                lambda spec, shape: add_sharding(shape, spec),
                 specs,
                 shapes,
-                is_leaf=lambda each: isinstance(each, PartitionSpec),
+                is_leaf=lambda node: isinstance(node, PartitionSpec),
             )
 
-        rows = trainer_lib.BaseStepFnStaticArgs(
+        static_arguments = trainer_lib.BaseStepFnStaticArgs(
             unpadded_global_batch_size=experiment_checks.compute_batch(
                 experiment.PERCORE_BATCH_SIZE, len(cluster)
             )
         )
-        key = placed(jax.eval_shape(lambda: jax.random.PRNGKey(0)), PartitionSpec())
+        key = add_sharding(jax.eval_shape(lambda: jax.random.PRNGKey(0)), PartitionSpec())
         lowered = step.lower(
-            place(state.padded_global_shapes, state.partition_specs), key, place(batch, split), rows
+            add_shardings(state.padded_global_shapes, state.partition_specs),
+            key,
+            add_shardings(batch, batch_specs),
+            static_arguments,
         )
         return lowered, find_parameter_dimensions(
             state.padded_global_shapes.mdl_vars,
@@ -190,13 +203,18 @@ def lower_pax_step(
 
 
 def count_devices(experiment: Any) -> int:
-    """Return how many GPUs an experiment's meshes have."""
+    """Return the number of GPUs in the meshes of an experiment."""
     return int(math.prod(experiment.ICI_MESH_SHAPE) * math.prod(experiment.DCN_MESH_SHAPE or (1,)))
 
 
 def make_mesh(model: Any, cluster: Sequence[Any]) -> Any:
-    """Return the devices as paxml lays them out on a cluster, where a node is a slice: axes within
-    nodes first, those across them around.
+    """Return the devices as Paxml lays them out, where a node is a slice.
+
+    Axes within a node are the inner ones, axes across nodes the outer ones.
+
+    Args:
+        model: The configuration of the model, with its mesh shapes.
+        cluster: The devices.
     """
     from jax.experimental import mesh_utils
 
@@ -205,7 +223,7 @@ def make_mesh(model: Any, cluster: Sequence[Any]) -> Any:
         list(model.dcn_mesh_shape or [1] * len(model.ici_mesh_shape)),
     )
     if max(across) > 1:
-        # Described devices say that they are one slice; their processes are the nodes.
+        # Described devices claim to be one slice. Their processes are the nodes.
         return mesh_utils.create_hybrid_device_mesh(
             within, across, devices=cluster, process_is_granule=True
         )
@@ -213,8 +231,13 @@ def make_mesh(model: Any, cluster: Sequence[Any]) -> Any:
 
 
 def make_batch_shapes(experiment: Any, count: int) -> Any:
-    """Return the shapes of the global batch of a causal language model on so many devices, a
-    NestedMap; no data is read, and no vocabulary.
+    """Return the shapes of the global batch of a causal language model, a NestedMap.
+
+    No data and no vocabulary are read.
+
+    Args:
+        experiment: An instance of an experiment class.
+        count: The number of devices.
     """
     from rosetta.pax import inputs
     from rosetta.pax.run import experiment_checks
@@ -230,48 +253,64 @@ def make_batch_shapes(experiment: Any, count: int) -> Any:
 def find_parameter_dimensions(
     shapes: Any, specs: Any, axes: dict[str, int]
 ) -> frozenset[traffic.Dimensions]:
-    """Return the dimensions that parameters have on a device: as they are kept, and gathered over
-    any of the axes that split them.
+    """Return the dimensions that the parameters can have on a device.
 
-    Parameters of layers that repeat lie in a stack, whose first dimension is the layers; a loop
-    takes one of them, which counts too, as do neighbouring dimensions that are multiplied as one,
-    and those that are padded for a product (rosetta.pax.softmax).
+    These are the dimensions of the shard, and those after it is gathered over some of the axes that
+    split it. XLA changes dimensions further, so these variants are included:
+
+    - Layers that repeat are stacked, with the layers as first dimension. A loop takes one of them.
+    - XLA multiplies neighbouring dimensions.
+    - Some are padded for a product (see rosetta.pax.softmax).
 
     Args:
-      shapes: of the parameters, a tree.
-      specs: their PartitionSpecs, a tree alike.
-      axes: of the mesh, name -> size.
+        shapes: A tree of the parameters' shapes.
+        specs: A tree of their PartitionSpecs.
+        axes: Axis of the mesh -> size.
     """
     import jax
 
     from rosetta.pax import softmax
 
-    found = set[traffic.Dimensions]()
-    for shape, spec in zip(
+    variants = set[traffic.Dimensions]()
+    leaves = zip(
         jax.tree.leaves(shapes),
-        jax.tree.leaves(specs, is_leaf=lambda each: isinstance(each, jax.sharding.PartitionSpec)),
+        jax.tree.leaves(specs, is_leaf=lambda node: isinstance(node, jax.sharding.PartitionSpec)),
         strict=True,
-    ):
+    )
+    for shape, spec in leaves:
         whole = shape.shape
-        splits = [
-            () if part is None else (part,) if isinstance(part, str) else tuple(part)
-            for part in (*spec, *[None] * (len(whole) - len(spec)))
-        ]
-        kept = [
-            {
-                each // math.prod(chosen)
-                for each in (size, softmax.compute_padded_size(size))
-                for chosen in itertools.product(*((1, axes[axis]) for axis in split))
-            }
-            for size, split in zip(whole, splits, strict=True)
-        ]
-        for dimensions in itertools.product(*kept):
-            for start in range(min(len(dimensions), 2)):
-                found |= {
-                    traffic.normalize_dimensions(each)
-                    for each in _iterate_merged_dimensions(dimensions[start:])
+        # A spec may be shorter than the shape.
+        split_axes = [_list_axes(part) for part in (*spec, *[None] * (len(whole) - len(spec)))]
+        sizes_by_dimension = []
+        for size, names in zip(whole, split_axes, strict=True):
+            parts = _list_split_counts([axes[name] for name in names])
+            sizes_by_dimension.append(
+                {
+                    full // part
+                    for full in (size, softmax.compute_padded_size(size))
+                    for part in parts
                 }
-    return frozenset(found)
+            )
+        for dimensions in itertools.product(*sizes_by_dimension):
+            for start in range(min(len(dimensions), 2)):
+                variants |= {
+                    traffic.normalize_dimensions(merged)
+                    for merged in _iterate_merged_dimensions(dimensions[start:])
+                }
+    return frozenset(variants)
+
+
+def _list_axes(part: Any) -> tuple[str, ...]:
+    """Return the axes in an element of a PartitionSpec: None, an axis or several axes."""
+    if part is None:
+        return ()
+    return (part,) if isinstance(part, str) else tuple(part)
+
+
+def _list_split_counts(sizes: Sequence[int]) -> list[int]:
+    """Return the number of parts for each subset of the axes that split a dimension."""
+    choices = [(1, size) for size in sizes]
+    return [math.prod(chosen) for chosen in itertools.product(*choices)]
 
 
 def _iterate_merged_dimensions(dimensions: Sequence[int]) -> Iterator[list[int]]:
@@ -279,5 +318,8 @@ def _iterate_merged_dimensions(dimensions: Sequence[int]) -> Iterator[list[int]]
     for cuts in itertools.product((False, True), repeat=len(dimensions) - 1):
         merged = [dimensions[0]]
         for cut, size in zip(cuts, dimensions[1:], strict=True):
-            merged[len(merged) if cut else -1 :] = [size] if cut else [merged[-1] * size]
+            if cut:
+                merged.append(size)
+            else:
+                merged[-1] *= size
         yield merged

@@ -1,5 +1,7 @@
-"""The real train step, compiled for a described GPU on a described cluster, without a GPU and
-without allocating an array.
+"""Compile the train step of a T5X run for a GPU that this machine does not have.
+
+The step is the real one of T5X's `train`. XLA gets a description of the GPU and of the cluster, and
+no array is allocated.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
     from rosetta.core.gpus import Gpu
 
-NO_AUTOTUNING_FLAG = "--xla_gpu_autotune_level=0"  # autotuning wants the GPU
+# Autotuning measures kernels on the GPU.
+NO_AUTOTUNING_FLAG = "--xla_gpu_autotune_level=0"
 
 
 @dataclass(frozen=True)
@@ -29,10 +32,13 @@ class CompiledStep:
     """A compiled step.
 
     Attributes:
-      text: optimised HLO.
-      arguments, outputs, aliased, temporaries: bytes on each device; what is aliased is in both of
-        the first two.
-      seconds: that lowering and compiling took; rss: the most memory of this process so far, bytes.
+        text: The optimised HLO module.
+        arguments: Bytes of the arguments on each device.
+        outputs: Bytes of the outputs on each device.
+        aliased: Bytes that are both arguments and outputs.
+        temporaries: Bytes of temporary arrays on each device.
+        seconds: The time for lowering and compiling.
+        rss: The most memory of this process so far, in bytes.
     """
 
     text: str
@@ -45,33 +51,39 @@ class CompiledStep:
 
     @property
     def peak(self) -> int:
-        """The most memory in use on a device at once, bytes: as XLA planned it."""
+        """The most bytes that are in use on a device at once, as XLA plans it."""
         return self.arguments + self.outputs - self.aliased + self.temporaries
 
 
 def prepare_t5x_compilation(fp8: str, size: str, card: str) -> None:
-    """Set up JAX for compiling a T5X step for a GPU that is not here; to be called before JAX is
-    imported.
+    """Set up JAX to compile a T5X step for a GPU. Call this before JAX is imported.
 
-    XLA gets the flags that the scripts give it for a size with this T5Config.fp8; see
-    prepare_compilation.
+    XLA gets the flags that a run of this model has.
+
+    Args:
+        fp8: The value of T5Config.fp8.
+        size: T5_SIZE.
+        card: The short name of the GPU.
 
     Raises:
-      UserError: see require_compiler.
+        UserError: See `require_compiler`.
     """
     prepare_compilation(t5x_model_options.resolve_xla_flags(fp8, size, card), card)
 
 
 def prepare_compilation(options: Mapping[str, object], card: str) -> None:
-    """Set up JAX's environment for compiling for a GPU that is not here; to be called before JAX
-    is imported.
+    """Set up the environment variables with which JAX compiles for a GPU without having it.
 
-    XLA gets these options and no autotuning; the flags of XLA_FLAGS come last, where they win.
+    Call this before JAX is imported. The flags in XLA_FLAGS come last, where they take precedence.
+
+    Args:
+        options: The XLA flags, flag without dashes -> value.
+        card: The short name of the GPU.
 
     Raises:
-      UserError: see require_compiler.
+        UserError: See `require_compiler`.
     """
-    given, _ = xla_flags.update_flags(
+    user_flags, _ = xla_flags.update_flags(
         os.environ.get("XLA_FLAGS", ""), xla_flags.find_jaxlib_version()
     )
     flags, _ = xla_flags.update_flags(
@@ -80,15 +92,19 @@ def prepare_compilation(options: Mapping[str, object], card: str) -> None:
     require_compiler(gpus.get_gpu(card, "--card"))
     os.environ["JAX_PLATFORMS"] = "cuda,cpu"
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
-    os.environ["XLA_FLAGS"] = xla_flags.join_flags([*flags, NO_AUTOTUNING_FLAG, *given])
+    os.environ["XLA_FLAGS"] = xla_flags.join_flags([*flags, NO_AUTOTUNING_FLAG, *user_flags])
 
 
 def require_compiler(gpu: Gpu) -> None:
-    """UserError where this environment has no CUDA plugin, or its CUDA does not know the GPU."""
+    """Check that this environment can compile for a GPU.
+
+    Raises:
+        UserError: JAX's CUDA plugin is not installed, or its CUDA is too new for the GPU.
+    """
     from importlib import metadata
 
-    names = ((each.metadata["Name"] or "").lower() for each in metadata.distributions())
-    matches = (re.fullmatch(r"jax-cuda(\d+)-plugin", name) for name in names)
+    names = [(package.metadata["Name"] or "").lower() for package in metadata.distributions()]
+    matches = [re.fullmatch(r"jax-cuda(\d+)-plugin", name) for name in names]
     cuda_versions = [int(match[1]) for match in matches if match]
     if not cuda_versions:
         raise UserError(
@@ -100,7 +116,7 @@ def require_compiler(gpu: Gpu) -> None:
     oldest = min(gpus.OLDEST_CAPABILITY.get(version, (0, 0)) for version in cuda_versions)
     if gpu.capability < oldest:
         raise UserError(
-            f"CUDA {max(cuda_versions)} of this environment has no code for {gpu.name}",
+            f"CUDA {max(cuda_versions)} of this environment does not support {gpu.name}",
             f"--card {gpu.short_name}",
             "use an environment or image for cuda12",
             kind=UNSUPPORTED,
@@ -109,21 +125,33 @@ def require_compiler(gpu: Gpu) -> None:
 
 
 def describe_devices(card: str, nodes: int, per_node: int) -> list[Any]:
-    """Return the devices of a described cluster."""
+    """Return the devices of a cluster that is only described.
+
+    Args:
+        card: The short name of the GPU.
+        nodes: The number of nodes.
+        per_node: GPUs of each node.
+    """
     from jax.experimental import topologies
 
-    found = topologies.get_topology_desc(
+    topology = topologies.get_topology_desc(
         platform="cuda",
         topology_name="",
         target_config=xla_target.describe_target(gpus.get_gpu(card, "--card")),
         topology=f"1x{nodes}x{per_node}",
     )
-    return list(found.devices)
+    return list(topology.devices)
 
 
 def make_batch_shapes(model: Any, batch: int, lengths: Mapping[str, int]) -> dict[str, Any]:
-    """Return the shapes of a batch as rosetta.data makes it for an encoder-decoder, or for a
-    decoder, whose inputs and targets are one sequence.
+    """Return feature -> shape of a batch, as `rosetta.data` makes it.
+
+    A decoder-only model has inputs and targets in one sequence.
+
+    Args:
+        model: The T5X model.
+        batch: The number of sequences.
+        lengths: "inputs" and "targets" -> tokens.
     """
     import jax
     import jax.numpy as jnp
@@ -145,9 +173,13 @@ def make_batch_shapes(model: Any, batch: int, lengths: Mapping[str, int]) -> dic
 
 
 def lower_step(model: Any, trainer: Any, partitioner: Any, batch: Mapping[str, Any]) -> Any:
-    """Lower the step of a trainer class, as T5X's `train` would build and jit it.
+    """Return the lowered step of a trainer class, as T5X's `train` builds and jits it.
 
-    Returns JAX's lowered computation.
+    Args:
+        model: The T5X model.
+        trainer: The trainer class.
+        partitioner: The partitioner.
+        batch: Feature -> shape.
     """
     import jax
     from t5x import utils
@@ -155,12 +187,12 @@ def lower_step(model: Any, trainer: Any, partitioner: Any, batch: Mapping[str, A
     initializer = utils.TrainStateInitializer(
         optimizer_def=model.optimizer_def,
         init_fn=model.get_initial_variables,
-        input_shapes={name: each.shape for name, each in batch.items()},
-        input_types={name: each.dtype for name, each in batch.items()},
+        input_shapes={name: feature.shape for name, feature in batch.items()},
+        input_types={name: feature.dtype for name, feature in batch.items()},
         partitioner=partitioner,
     )
     state = initializer.global_train_state_shape
-    made = trainer(
+    instance = trainer(
         model=model,
         train_state=state,
         partitioner=partitioner,
@@ -170,13 +202,13 @@ def lower_step(model: Any, trainer: Any, partitioner: Any, batch: Mapping[str, A
         rng=jax.random.PRNGKey(0),
     )
     try:
-        return made._partitioned_train_step.lower(state, dict(batch))  # noqa: SLF001 - what its train() calls
+        return instance._partitioned_train_step.lower(state, dict(batch))  # noqa: SLF001 - its train() calls this
     finally:
-        made.close()
+        instance.close()
 
 
 def compile_step(lowered: Any, started: float) -> CompiledStep:
-    """Compile a lowered step. `started`: time.monotonic() before it was lowered."""
+    """Compile a lowered step. `started` is time.monotonic() before it was lowered."""
     compiled = lowered.compile()
     memory = compiled.memory_analysis()
     return CompiledStep(
@@ -203,22 +235,22 @@ def compile_t5x_step(
     fsdp: bool = False,
     change: Callable[[Any, Any], tuple[Any, Any]] | None = None,
 ) -> CompiledStep:
-    """Compile the step of a T5X run.
+    """Compile the train step of a T5X run.
 
     Args:
-      files: gin files, as for rosetta.t5x.gin_evaluation: a model's and a run's.
-      bindings: gin bindings over them.
-      card: by its short name.
-      nodes: of the cluster.
-      per_node: GPUs of one.
-      tensor_parallel: devices that share a model.
-      batch: global, in sequences.
-      lengths: of inputs and targets, in tokens.
-      fsdp: shard the optimizer's state over the data axis.
-      change: from the run's model and trainer class to those that are compiled in their place.
+        files: The gin files of the model and the run.
+        bindings: Gin bindings that override them.
+        card: The short name of the GPU.
+        nodes: The number of nodes.
+        per_node: GPUs of each node.
+        tensor_parallel: The number of GPUs that share a model.
+        batch: The number of sequences of the global batch.
+        lengths: "inputs" and "targets" -> tokens.
+        fsdp: Whether the optimizer's state is sharded over the data axis.
+        change: Returns the model and the trainer class to compile instead of the run's.
 
     Raises:
-      UserError: the gin files or the layout are wrong.
+        UserError: The gin files or the layout are not valid.
     """
     import jax
 
