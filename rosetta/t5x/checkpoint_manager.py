@@ -90,7 +90,8 @@ class Manager(_Upstream):
       partitioner: the run's partitioner.
       *args: as of T5X's class.
       period: the steps between two checkpoints.
-      save_dtype: the type in which parameters are saved; None for a manager that does not save.
+      save_dtype: the type in which parameters are saved. A manager without this type and without
+        a period does not save.
       **kwargs: as of T5X's class.
     """
 
@@ -106,9 +107,8 @@ class Manager(_Upstream):
     ) -> None:
         self._saves = save_dtype is not None or bool(period)
         if self._saves:
-            checkpoint_record.make_folder(
-                directory
-            )  # upstream takes the folder above one that is missing
+            # If the folder is missing, T5X would save in the folder above.
+            checkpoint_record.make_folder(directory)
         self._CheckpointManagerImpl = functools.partial(_OrbaxManager, saves=self._saves)
         super().__init__(
             directory,

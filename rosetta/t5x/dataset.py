@@ -124,25 +124,25 @@ def vocabulary(
     return seqio.SentencePieceVocabulary(loaded.name, extra_ids=loaded.extra_ids)
 
 
-def convert_vocabulary(theirs: seqio.Vocabulary) -> vocabularies.Vocabulary:
+def convert_vocabulary(vocabulary: seqio.Vocabulary) -> vocabularies.Vocabulary:
     """Return rosetta.data's description of a SeqIO vocabulary.
 
     Raises:
       UserError: vocabularies of this class are not supported.
     """
-    if isinstance(theirs, seqio.ByteVocabulary):
-        return vocabularies.Vocabulary("byte", theirs.extra_ids)
-    if isinstance(theirs, seqio.SentencePieceVocabulary):
-        checked = vocabularies.load_vocabulary(theirs.sentencepiece_model_file)
-        return dataclasses.replace(checked, extra_ids=theirs.extra_ids)
-    if isinstance(theirs, seqio.PassThroughVocabulary):
-        return vocabularies.Vocabulary(f"ids:{theirs.vocab_size}", 0)
+    if isinstance(vocabulary, seqio.ByteVocabulary):
+        return vocabularies.Vocabulary("byte", vocabulary.extra_ids)
+    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
+        checked = vocabularies.load_vocabulary(vocabulary.sentencepiece_model_file)
+        return dataclasses.replace(checked, extra_ids=vocabulary.extra_ids)
+    if isinstance(vocabulary, seqio.PassThroughVocabulary):
+        return vocabularies.Vocabulary(f"ids:{vocabulary.vocab_size}", 0)
     raise UserError(
-        f"{type(theirs).__name__} is not supported",
+        f"{type(vocabulary).__name__} is not supported",
         "VOCABULARY",
         "use a SentencePiece model, `byte` or ids:SIZE",
         kind=UNSUPPORTED,
-        value=type(theirs).__name__,
+        value=type(vocabulary).__name__,
     )
 
 

@@ -162,9 +162,8 @@ class Trainer(trainer.Trainer):
         self._total_steps = total_steps
         self._folder = kwargs.get("summary_dir")
         self._settings = supervision_settings.read_settings(os.environ)
-        self._health: supervision.Supervisor | None = (
-            None  # from the first step on: another trainer may compile ahead
-        )
+        # Set at the first step: compile_ahead also makes a trainer, which never trains.
+        self._health: supervision.Supervisor | None = None
         self._newest_state: Any = None  # the train state after the last step that was started
         self._current_step = 0
         self._program: Any = None  # the compiled step

@@ -28,7 +28,7 @@ def find_model_file(family: str, size: str, where: str = "T5_FAMILY, T5_SIZE") -
     Raises:
       UserError: there is no such model; the error lists the models.
     """
-    # The folder of each family has a tiny model. So has the folder of sizes, which is no family.
+    # The folder of each family has a tiny model. So has the folder of sizes, which is not a family.
     known = sorted(
         f"{path.parent.name}/{path.stem}"
         for path in (ROOT / GIN_FOLDER).glob("*/*.gin")

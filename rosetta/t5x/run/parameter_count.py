@@ -68,12 +68,12 @@ def count_kernel_parameters(configuration: Configuration) -> int | None:
     )
 
 
-def find_last_step(configuration: Configuration, begun: int) -> int | None:
+def find_last_step(configuration: Configuration, first_step: int) -> int | None:
     """Return the step at which a run ends; None if its gin files leave it open.
 
     Args:
       configuration: the run's gin files and bindings.
-      begun: the step of the checkpoint that finetuning starts from; 0 if it is not known.
+      first_step: the step of the checkpoint that finetuning starts from; 0 if it is not known.
     """
     relative = "__main__.train.relative_steps"
     if configuration.binds(relative) and configuration.value(relative) is not None:
@@ -81,11 +81,15 @@ def find_last_step(configuration: Configuration, begun: int) -> int | None:
     if configuration.value(TOTAL_STEPS) != Reference(FINETUNING_STEPS):
         return configuration.integer(TOTAL_STEPS)
     more = configuration.integer(f"{FINETUNING_STEPS}.more")
-    return begun + more if begun and more is not None else None
+    return first_step + more if first_step and more is not None else None
 
 
 def check_checkpoint_space(
-    configuration: Configuration, folder: str, own: Sequence[int], begun: int, name: str
+    configuration: Configuration,
+    folder: str,
+    saved_steps: Sequence[int],
+    first_step: int,
+    name: str,
 ) -> tuple[str, ...]:
     """Check that a run's checkpoints fit on the disk.
 
@@ -95,8 +99,9 @@ def check_checkpoint_space(
     Args:
       configuration: the run's gin files and bindings.
       folder: the folder where the run saves.
-      own: the steps of the checkpoints in the folder.
-      begun: the step of the checkpoint that the run starts from if `own` is empty; 0 for none.
+      saved_steps: the steps of the checkpoints in the folder.
+      first_step: the step of the checkpoint that the run starts from if `saved_steps` is empty; 0
+        for none.
       name: the name of the folder's variable.
 
     Returns:
@@ -106,7 +111,7 @@ def check_checkpoint_space(
       UserError: not even one checkpoint fits.
     """
     count = count_kernel_parameters(configuration)
-    end = find_last_step(configuration, begun)
+    end = find_last_step(configuration, first_step)
     period = configuration.integer(f"{SAVE_CONFIG}.period")
     keep = configuration.value(f"{SAVE_CONFIG}.keep")
     saves = configuration.value(SAVE_SETTING) == Reference(SAVE_CONFIG)
@@ -119,11 +124,11 @@ def check_checkpoint_space(
     moments = disk_space.ADAM_MOMENTS * disk_space.FLOAT_BYTES if is_adam else 0
     is_float = configuration.value(f"{SAVE_CONFIG}.dtype") == "float32"
     width = disk_space.FLOAT_BYTES if is_float else disk_space.FLOAT_BYTES // 2
-    remaining_steps = max(end - max(own, default=begun), 0)
+    remaining_steps = max(end - max(saved_steps, default=first_step), 0)
     checkpoints = -(-remaining_steps // period)
     return disk_space.check_checkpoints_fit(
         folder,
         count * (width + moments),
-        disk_space.count_added_checkpoints(checkpoints, keep, len(own)),
+        disk_space.count_added_checkpoints(checkpoints, keep, len(saved_steps)),
         name,
     )

@@ -317,13 +317,13 @@ def check_resumed_data(checkpoint: str, start: str, configuration: Configuration
 
 
 def check_last_step(
-    configuration: Configuration, begun: int, step: int, folder: str
+    configuration: Configuration, first_step: int, step: int, folder: str
 ) -> tuple[str, ...]:
     """Check that the checkpoint that a run resumes from is not after the run's last step.
 
     Args:
       configuration: the run's gin files and bindings.
-      begun: the step of the checkpoint that finetuning starts from; 0 if it is not known.
+      first_step: the step of the checkpoint that finetuning starts from; 0 if it is not known.
       step: the step of the newest checkpoint in the run's folder.
       folder: the name of the folder's variable.
 
@@ -333,7 +333,7 @@ def check_last_step(
     Raises:
       UserError: the checkpoint is after the last step.
     """
-    end = parameter_count.find_last_step(configuration, begun)
+    end = parameter_count.find_last_step(configuration, first_step)
     if end is None:
         return ()
     more = configuration.integer(f"{parameter_count.FINETUNING_STEPS}.more")

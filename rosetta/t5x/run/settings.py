@@ -97,20 +97,20 @@ class Settings:
 
 
 def read_script_settings(
-    script: str, words: Sequence[str], environment: Mapping[str, str], devices: int
+    script: str, arguments: Sequence[str], environment: Mapping[str, str], devices: int
 ) -> Settings:
     """Read the settings of a run.
 
     Args:
       script: the name of the script without its suffix.
-      words: the positional arguments; an empty one counts as not set.
+      arguments: the positional arguments; an empty one counts as not set.
       environment: the variables; positional arguments take precedence.
       devices: the GPUs of this process, for NUM_GPUS if it is not set.
 
     Raises:
       UserError: a setting is not valid. The error names the first one.
     """
-    variables = {**environment, **_read_words(script, words)}
+    variables = {**environment, **_read_arguments(script, arguments)}
     values = setting_values.read_settings(variables, script)
     is_single_node = script.startswith("singlenode")
     finetune = "_ft_" in script
@@ -142,22 +142,26 @@ def read_script_settings(
     return settings
 
 
-def _read_words(script: str, words: Sequence[str]) -> dict[str, str]:
+def _read_arguments(script: str, arguments: Sequence[str]) -> dict[str, str]:
     """Return the positional arguments of a script by the variables that they set.
 
     Raises:
       UserError: there are too many arguments.
     """
     names = POSITIONALS[script]
-    if len(words) > len(names):
+    if len(arguments) > len(names):
         shown = " ".join(lookup.find_variable(name, "t5x").argument_name or name for name in names)
         remedy = "set environment variables instead: T5_SIZE, PREC, BSIZE_PER_GPU, MODEL_DIR, ..."
         if names:
             remedy = f"give at most {shown}"
         raise UserError(
-            f"got {len(words)} arguments", f"{script}.sh", remedy, kind=INVALID, value=len(words)
+            f"got {len(arguments)} arguments",
+            f"{script}.sh",
+            remedy,
+            kind=INVALID,
+            value=len(arguments),
         )
-    return {name: word for name, word in zip(names, words) if word}  # noqa: B905 (Python 3.9, which a login node may have)
+    return {name: value for name, value in zip(names, arguments) if value}  # noqa: B905 (Python 3.9, which a login node may have)
 
 
 def require_task(values: Mapping[str, Any]) -> str:

@@ -64,7 +64,7 @@ def _begin(
     )
 
 
-def test_a_fitting_checkpoint_is_taken(
+def test_a_checkpoint_with_equal_shapes_is_accepted(
     saved: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _begin(Model(), saved, tmp_path, optimizer=True, checkpoint_cfg=SAVING)
@@ -73,19 +73,19 @@ def test_a_fitting_checkpoint_is_taken(
     assert "nothing of the optimizer" in capsys.readouterr().err
 
 
-def test_another_shape_names_the_array_and_both(saved: str, tmp_path: Path) -> None:
+def test_an_array_of_another_shape_is_named_with_both_shapes(saved: str, tmp_path: Path) -> None:
     with errors.refused(
         errors.DIFFERS, where="checkpoint_5", names=("dense/kernel", "(8, 4)", "(16, 4)")
     ):
         _begin(Model(rows=16), saved, tmp_path)
 
 
-def test_an_array_that_is_missing(saved: str, tmp_path: Path) -> None:
+def test_a_missing_array_is_refused(saved: str, tmp_path: Path) -> None:
     with errors.refused(errors.DIFFERS, where="checkpoint_5", names=("dense/weight", "(8, 4)")):
         _begin(Model(name="weight"), saved, tmp_path)
 
 
-def test_another_optimizers_state(tmp_path: Path) -> None:
+def test_the_state_of_another_optimizer_is_refused(tmp_path: Path) -> None:
     _older(
         tmp_path / "checkpoint_9",
         {
@@ -123,12 +123,12 @@ def test_shapes_of_t5xs_older_format(tmp_path: Path) -> None:
     }
 
 
-def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_is_refused(tmp_path: Path) -> None:
     with errors.refused(errors.MISSING, where="checkpoint_9"):
         _begin(Model(), f"{tmp_path}/checkpoint_9", tmp_path / "new", SCALED)
 
 
-def test_a_run_of_ours_whose_record_is_gone_is_not_gone_on_with(saved: str, tmp_path: Path) -> None:
+def test_a_run_whose_record_is_missing_is_not_resumed(saved: str, tmp_path: Path) -> None:
     shutil.copytree(saved, tmp_path / "checkpoint_5")
     _begin(Model(), None, tmp_path)  # a folder that another program wrote
     checkpoint_record.ensure_run_name(str(tmp_path))
@@ -155,7 +155,7 @@ def test_a_damaged_checkpoint_is_refused_before_anything_is_compiled(
         )
 
 
-def test_a_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
+def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "checkpoint_9").mkdir()
     with errors.refused(errors.DAMAGED, where="checkpoint_9", names="T5X"):
         _begin(Model(), f"{tmp_path}/checkpoint_9", tmp_path / "new")
@@ -181,7 +181,7 @@ def test_the_record_decides_about_the_scale(saved: str, tmp_path: Path) -> None:
         told.unlink()
 
 
-def test_another_vocabulary(saved: str, tmp_path: Path) -> None:
+def test_another_vocabulary_is_refused(saved: str, tmp_path: Path) -> None:
     told = Path(saved) / checkpoint_record.RECORD_FILE
     told.write_text(
         json.dumps(
@@ -207,9 +207,7 @@ def test_a_relative_folder_is_refused_before_training(saved: str) -> None:
         _begin(Model(), saved, Path("out"), checkpoint_cfg=SAVING)
 
 
-def test_records_of_saves_that_never_ended_are_forgotten_at_the_start(
-    saved: str, tmp_path: Path
-) -> None:
+def test_records_of_unfinished_saves_are_deleted_at_the_start(saved: str, tmp_path: Path) -> None:
     checkpoint_record.write_record(
         str(tmp_path), checkpoint_record.Record(step=9, scale_attn_logits=True)
     )
@@ -251,7 +249,7 @@ def test_what_a_record_holds(tmp_path: Path) -> None:
     assert {"jax", "flax"} <= set(found.versions)
 
 
-def test_finetuning_hands_pretrainings_batch_on(saved: str, tmp_path: Path) -> None:
+def test_finetuning_copies_the_batch_of_pretraining(saved: str, tmp_path: Path) -> None:
     unknown = _recorded(tmp_path, saved)
     assert (unknown.batch_size, unknown.targets_length) == (None, None)  # public weights do not say
     assert unknown.start == saved

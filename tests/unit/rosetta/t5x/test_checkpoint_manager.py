@@ -56,7 +56,7 @@ def _same(left: Any, right: Any) -> bool:
 
 @pytest.mark.parametrize("with_fp8", [False, True])
 @pytest.mark.parametrize("dtype", [None, "float32"])
-def test_a_state_comes_back(tmp_path: Path, with_fp8: bool, dtype: str | None) -> None:
+def test_a_saved_state_is_restored(tmp_path: Path, with_fp8: bool, dtype: str | None) -> None:
     model = Model(with_fp8=with_fp8)
     _save(tmp_path, model, 5, run=None)
     found = _manager(tmp_path, model, restore_dtype=dtype).restore(path=f"{tmp_path}/checkpoint_5")
@@ -77,7 +77,7 @@ def test_only_parameters_are_restored_in_another_type(tmp_path: Path) -> None:
     assert (found.step.dtype, int(found.step)) == ("int32", 1001)
 
 
-def test_a_step_saved_as_a_float_counts_on(tmp_path: Path) -> None:
+def test_a_step_saved_as_a_float_is_restored_as_an_integer(tmp_path: Path) -> None:
     """As upstream saves it in a run that was resumed."""
     saver = _manager(tmp_path, Model())
     saver.save(Model().state(5).replace_step(jax.numpy.float32(5)))
@@ -86,7 +86,7 @@ def test_a_step_saved_as_a_float_counts_on(tmp_path: Path) -> None:
     assert (found.step.dtype, int(found.step)) == ("int32", 5)
 
 
-def test_a_checkpoint_has_its_record_before_it_counts_as_whole(
+def test_a_checkpoint_has_its_record_before_it_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -144,7 +144,7 @@ def test_training_goes_on_while_a_save_is_written(
         saver.close()
 
 
-def test_keep_deletes_the_runs_own_alone(tmp_path: Path) -> None:
+def test_keep_deletes_only_checkpoints_of_this_run(tmp_path: Path) -> None:
     own = checkpoint_record.ensure_run_name(str(tmp_path))
     model = Model()
     for step, run in ((1, None), (2, "another run"), (3, own), (4, own)):
@@ -153,7 +153,7 @@ def test_keep_deletes_the_runs_own_alone(tmp_path: Path) -> None:
     assert run_folders.list_checkpoint_steps(str(tmp_path)) == [1, 2, 5]
 
 
-def test_a_checkpoint_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+def test_an_existing_checkpoint_is_not_overwritten(tmp_path: Path) -> None:
     _save(tmp_path, Model(), 5, run=None)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "checkpoint_5").rglob("*")}
     saver = _manager(tmp_path, Model())
@@ -174,7 +174,7 @@ def test_evaluation_leaves_a_save_in_progress_alone(tmp_path: Path) -> None:
     assert halfway.exists()
 
 
-def test_a_full_disk_is_said_before_anything_is_written(
+def test_a_full_disk_is_reported_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saver = _manager(tmp_path, Model())
@@ -188,7 +188,7 @@ def test_a_full_disk_is_said_before_anything_is_written(
     assert run_folders.list_checkpoint_steps(str(tmp_path)) == []
 
 
-def test_a_state_is_looked_at_before_it_is_saved(
+def test_a_state_is_checked_before_it_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[int, bool]] = []
@@ -222,7 +222,7 @@ def test_size_counts_parameters_as_they_are_saved() -> None:
     )
 
 
-def test_an_optimizer_state_that_is_not_taken_over_begins_anew(tmp_path: Path) -> None:
+def test_an_optimizer_state_that_is_not_restored_starts_anew(tmp_path: Path) -> None:
     model = Model()
     _save(tmp_path, model, 5, run=None)
     found = _manager(tmp_path, model).restore(
@@ -234,9 +234,7 @@ def test_an_optimizer_state_that_is_not_taken_over_begins_anew(tmp_path: Path) -
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(found.param_states))
 
 
-def test_fp8_state_a_checkpoint_lacks_begins_anew(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_fp8_state_starts_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _save(tmp_path, Model(), 5, run=None)
     found = _manager(tmp_path, Model(with_fp8=True)).restore(path=f"{tmp_path}/checkpoint_5")
     (state,) = found.flax_mutables.values()
@@ -246,7 +244,7 @@ def test_fp8_state_a_checkpoint_lacks_begins_anew(
     assert "no FP8 state: it begins anew" in capsys.readouterr().err
 
 
-def test_fp8_state_is_left_where_the_run_has_no_use_for_it(
+def test_fp8_state_is_not_used_in_a_run_without_fp8(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _save(tmp_path, Model(with_fp8=True), 5, run=None)
@@ -256,7 +254,7 @@ def test_fp8_state_is_left_where_the_run_has_no_use_for_it(
     assert "FP8 state is not used" in capsys.readouterr().err
 
 
-def test_t5x_builds_it_for_a_resumed_run_and_leaves_a_users_own(tmp_path: Path) -> None:
+def test_t5x_uses_the_manager_for_a_resumed_run_and_keeps_a_users_own(tmp_path: Path) -> None:
     checkpoint_manager.install()
     checkpoint_manager.install()
     shape = jax.eval_shape(lambda: Model().state(0))

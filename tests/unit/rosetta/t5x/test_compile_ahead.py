@@ -66,7 +66,7 @@ def take(model: Any = MODEL, state: Any = None, batch: Any = None, seed: int = 0
     )
 
 
-def test_the_step_is_compiled_for_the_run_and_given_once() -> None:
+def test_the_compiled_step_is_returned_once() -> None:
     begin()
     step, state, batch = take()
     assert (step, state) == ("the step", STATE)
@@ -76,7 +76,7 @@ def test_the_step_is_compiled_for_the_run_and_given_once() -> None:
     assert FakeTrainer.closed == 1
 
 
-def test_the_key_is_the_one_t5x_gives_its_trainer() -> None:
+def test_the_key_is_that_of_t5xs_trainer() -> None:
     _, second = jax.random.split(jax.random.PRNGKey(5), 2)
     assert (compile_ahead.derive_trainer_key(5) == second).all()
 
@@ -92,7 +92,7 @@ def test_the_key_is_the_one_t5x_gives_its_trainer() -> None:
     ],
     ids=str,
 )
-def test_another_run_does_not_get_it_and_says_so(
+def test_another_run_compiles_again_and_logs_it(
     other: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     begin()

@@ -93,7 +93,7 @@ def test_batches_are_rosettas_own_by_step(span_task: Any) -> None:
     ).all()
 
 
-def test_the_trainer_gets_the_step_it_trains_whatever_was_read_ahead(span_task: Any) -> None:
+def test_the_iterator_is_put_at_the_step_whatever_was_read_ahead(span_task: Any) -> None:
     from clu.data import dataset_iterator
 
     expected = opened(span_task).batches
@@ -119,7 +119,7 @@ def test_a_batch_read_ahead_is_not_made_again(span_task: Any) -> None:
     assert next(iterator) is held
 
 
-def test_a_changed_batch_goes_on_with_the_next_example(
+def test_after_a_change_of_batch_size_the_next_example_follows(
     span_task: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = opened(span_task)
@@ -139,7 +139,7 @@ def test_a_changed_batch_goes_on_with_the_next_example(
         dataset.set_resume_position(kept, 6)
 
 
-def test_the_position_can_be_kept_as_t5x_does(span_task: Any, tmp_path: Path) -> None:
+def test_t5x_can_save_the_position(span_task: Any, tmp_path: Path) -> None:
     iterator = opened(span_task)
     next(iterator)
     iterator.save(tmp_path / "position")
@@ -165,7 +165,7 @@ def test_the_log_has_the_batches_that_were_trained(
     assert lines[1]["hash"] == pipeline.hash_batch(iterator.batches.make_batch(5))
 
 
-def test_a_log_that_cannot_be_written_is_said_before_training(
+def test_a_log_that_cannot_be_written_is_reported_before_training(
     span_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROSETTA_BATCH_LOG", str(tmp_path / "none" / "log"))
@@ -173,7 +173,9 @@ def test_a_log_that_cannot_be_written_is_said_before_training(
         opened(span_task)
 
 
-def test_a_task_is_made_once_and_no_name_serves_two(folder: Path, span_task: Any) -> None:
+def test_a_task_is_made_once_and_two_tasks_cannot_share_a_name(
+    folder: Path, span_task: Any
+) -> None:
     data = f"text:{folder}/text/*.txt"
     same = dataset.task(
         data, dataset.vocabulary("byte"), eval_data=data, name="spans", mean_noise_span_length=20.0
@@ -405,7 +407,7 @@ def test_features_are_seqios(folder: Path, converter: str, pack: bool) -> None:
             assert values.tolist() == expected[number][name].tolist(), (name, number)
 
 
-def test_tasks_of_others_go_to_t5xs_own_function(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_t5xs_own_function_reads_other_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     utils = pytest.importorskip("t5x.utils", reason="NOT CHECKED: needs upstream's sources")
 
     seen: list[Any] = []
@@ -420,7 +422,7 @@ def test_tasks_of_others_go_to_t5xs_own_function(monkeypatch: pytest.MonkeyPatch
     assert seen == [(cfg, (1, 2, seqio.EncDecFeatureConverter, None, False))]
 
 
-def test_a_foreign_iterator_is_left_alone() -> None:
+def test_another_iterator_is_not_changed() -> None:
     iterator = iter([1, 2])
     dataset.align_iterator(iterator, 5)
     assert next(iterator) == 1

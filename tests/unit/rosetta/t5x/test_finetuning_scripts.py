@@ -68,7 +68,7 @@ def test_finetuning_in_a_folder_for_each_run(place: Place) -> None:
     assert finetune(place, FT_DIR="mine")[0]["MODEL_DIR"] == f'"{place.work}/mine"'
 
 
-def test_finetunings_length(place: Place) -> None:
+def test_the_number_of_finetuning_steps(place: Place) -> None:
     checkpoints(place, "1000000")
     assert "FT_STEPS" not in finetune(place)[0], "the gin file's"
     assert finetune(place, TRAIN_STEPS="1006001")[0]["FT_STEPS"] == "6001"
@@ -150,7 +150,7 @@ def test_finetuning_from_an_object_store_needs_a_folder_to_write_to(place: Place
         (FINETUNE, {"FT_DIR": "other"}, errors.CONFLICT, {"where": "other"}),
     ],
 )
-def test_finetuning_refused(
+def test_settings_that_finetuning_refuses(
     place: Place, words: tuple[str, ...], settings: dict[str, str], kind: str, facts: dict[str, Any]
 ) -> None:
     checkpoints(place, "1000000")

@@ -186,7 +186,7 @@ def test_every_model_file_is_tested() -> None:
     }
 
 
-def test_what_sizes_share_stands_once() -> None:
+def test_shared_settings_of_sizes_are_in_one_file() -> None:
     for path in GIN.rglob("*.gin"):
         text = path.read_text()
         if (

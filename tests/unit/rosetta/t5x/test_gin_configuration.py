@@ -161,7 +161,7 @@ def test_a_macro_of_the_files_that_nothing_reads_is_named(
     assert "SIZE has" not in err
 
 
-def test_a_macro_that_another_macro_hands_on_is_read(
+def test_a_macro_used_through_another_macro_is_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _parse(
@@ -184,7 +184,7 @@ def test_folders_become_absolute(
 
 
 @pytest.mark.parametrize("folder", ["/runs/a", "gs://bucket/runs", "s3://bucket/runs"])
-def test_other_folders_stay_as_they_are(folder: str, tmp_path: Path) -> None:
+def test_absolute_folders_and_addresses_are_not_changed(folder: str, tmp_path: Path) -> None:
     _parse(tmp_path, FILE, f"MODEL_DIR = '{folder}'")
     assert build_for_configuration()[1] == folder
 
@@ -239,7 +239,7 @@ def test_other_folders_stay_as_they_are(folder: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_raised_while_a_run_is_built(
+def test_errors_of_building_a_run_are_explained(
     error: Exception, kind: str, facts: dict[str, Any]
 ) -> None:
     errors.check(gin_configuration.explain_error(error), kind, **facts)

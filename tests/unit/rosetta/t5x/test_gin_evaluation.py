@@ -27,6 +27,8 @@ SET = ["MODEL_DIR = '/m'", "TRAIN_STEPS = 1", "DATA = 'synthetic'"]
         (SET[1:], errors.MISSING, {"value": "MODEL_DIR", "remedy": "--gin.MODEL_DIR=VALUE"}),
     ],
 )
-def test_one_line(lines: list[str], kind: str, facts: dict[str, Any]) -> None:
+def test_a_wrong_configuration_is_one_line(
+    lines: list[str], kind: str, facts: dict[str, Any]
+) -> None:
     with errors.refused(kind, **facts), gin_evaluation.arguments(FILES, lines):
         pass

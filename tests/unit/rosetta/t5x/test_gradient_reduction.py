@@ -65,7 +65,7 @@ def _collectives(
 
 
 @pytest.mark.parametrize("dtype", choices.GRADIENT_TYPES)
-def test_every_gradient_is_added_up_once_in_the_type(dtype: str) -> None:
+def test_each_gradient_is_added_up_once_in_the_type(dtype: str) -> None:
     assert sorted(_collectives("gpu", dtype)) == [
         ("pmax", "float32", (1,)),
         ("psum", dtype, (6,)),
@@ -95,7 +95,7 @@ def test_with_tensor_parallelism_nothing_is_gathered_to_be_scattered() -> None:
     assert ("psum", "bfloat16", (16, 32)) in _collectives("gpu", "bfloat16", 2, fsdp=True)
 
 
-def test_cpus_round_and_say_so(
+def test_cpus_round_and_log_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log.forget_shown()
@@ -103,7 +103,7 @@ def test_cpus_round_and_say_so(
     assert "gradients: rounded to bfloat16 and added up in float32" in capsys.readouterr().err
 
 
-def test_what_gradients_cannot_be_added_up_in() -> None:
+def test_types_in_which_gradients_cannot_be_added_up() -> None:
     partitioner, plain = PjitPartitioner(1, devices=machines(1, 8)), small_t5.config()
     for fine in (None, "float32", "bfloat16"):
         gradient_reduction.check_support(fine, 1024.0, partitioner, plain)
@@ -134,7 +134,7 @@ def test_transformer_engine_is_refused(by_it: dict[str, str]) -> None:
         gradient_reduction.check_support("float32", None, partitioner, small_t5.config(**by_it))
 
 
-def test_split_models_want_xlas_attention() -> None:
+def test_split_models_need_xlas_attention() -> None:
     split = PjitPartitioner(2, devices=machines(1, 8))
     gradient_reduction.check_support("bfloat16", None, split, small_t5.config())
     with errors.refused(

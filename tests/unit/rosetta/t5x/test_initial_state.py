@@ -61,7 +61,7 @@ def made() -> tuple[Any, int]:
     return found, len(compiled)
 
 
-def test_it_is_what_jit_makes(made: tuple[Any, int]) -> None:
+def test_the_arrays_equal_those_of_jit(made: tuple[Any, int]) -> None:
     expected = jax.jit(state)(jax.random.PRNGKey(3))
     assert jax.tree.structure(made[0]) == jax.tree.structure(expected)
     for mine, theirs in zip(jax.tree.leaves(made[0]), jax.tree.leaves(expected), strict=True):
@@ -73,7 +73,7 @@ def test_it_is_what_jit_makes(made: tuple[Any, int]) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-7)
 
 
-def test_what_is_made_alike_is_compiled_once(made: tuple[Any, int]) -> None:
+def test_equal_programs_are_compiled_once(made: tuple[Any, int]) -> None:
     leaves = len(jax.tree.leaves(made[0]))
     assert leaves > 300
     assert made[1] < 40
@@ -95,7 +95,7 @@ def test_no_two_arrays_share_a_buffer(made: tuple[Any, int]) -> None:
     assert len(set(buffers)) == len(buffers)
 
 
-def test_arrays_lie_where_they_are_wanted() -> None:
+def test_arrays_have_the_requested_shardings() -> None:
     devices = len(jax.devices())
 
     def two(key: Any) -> Any:

@@ -272,7 +272,7 @@ def test_cudnns_arguments_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> N
     small_t5.close(found, expected)
 
 
-def test_the_other_route_is_said_once(
+def test_a_fallback_is_logged_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log.forget_shown()

@@ -59,7 +59,7 @@ def _adamw(rates: list[float], weight_decay: float) -> dict[str, np.ndarray]:
     return params
 
 
-def test_each_step_uses_the_rate_it_is_given() -> None:
+def test_each_step_uses_the_trainers_rate() -> None:
     trained = _trained(optimizer.adamw(weight_decay=0.1), RATES).target
     for name, expected in _adamw(RATES, 0.1).items():
         np.testing.assert_allclose(trained[name], expected, rtol=2e-6)
@@ -79,7 +79,7 @@ def test_equals_upstreams_at_a_constant_rate_and_has_its_state() -> None:
     )
 
 
-def test_no_rate_is_refused() -> None:
+def test_a_missing_rate_is_refused() -> None:
     with pytest.raises(ValueError, match="learning_rate"):
         _trained(optimizer.adamw(), [None, None])
 

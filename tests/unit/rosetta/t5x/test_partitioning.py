@@ -59,7 +59,7 @@ def test_which_splits_of_a_model_fit(devices: int, local: int, sizes: list[int])
     assert list_tensor_parallel_sizes(devices, local) == sizes
 
 
-def test_a_split_that_does_not_fit_names_those_that_do() -> None:
+def test_a_split_that_does_not_fit_is_refused_with_those_that_do() -> None:
     with errors.refused(errors.INVALID, where="TP_SIZE", value=3, remedy=": 1, 2, 4, 8"):
         PjitPartitioner(3, devices=machines(1, 8))
     with errors.refused(errors.INVALID, where="TP_SIZE", value=16, remedy=": 1, 2, 4, 8, 24"):
@@ -67,7 +67,7 @@ def test_a_split_that_does_not_fit_names_those_that_do() -> None:
 
 
 @pytest.mark.parametrize("split", [None, 0, -2, 1.0, "2"])
-def test_what_is_no_number_of_devices(split: Any) -> None:
+def test_invalid_numbers_of_devices_are_refused(split: Any) -> None:
     with errors.refused(errors.INVALID, where="TP_SIZE", value=split, remedy="1"):
         PjitPartitioner(split, devices=machines(1, 8))
 
@@ -83,7 +83,7 @@ def test_a_model_is_split_over_neighbours(split: int) -> None:
         assert [device.id for device in row] == list(range(row[0].id, row[0].id + split))
 
 
-def test_a_batch_that_does_not_divide_names_those_that_do() -> None:
+def test_a_batch_that_does_not_divide_is_refused_with_those_that_do() -> None:
     partitioner = PjitPartitioner(2, devices=machines(1, 8))
     with errors.refused(errors.INVALID, where="batch_size", value=10, remedy="of 4: 8, 12"):
         partitioner.get_data_layout(10)
@@ -135,7 +135,7 @@ def test_where_state_is_spread_over_two_axes(
     assert spread_over_data(spec, shape, {"replica": 3, "data": 4}) == spread
 
 
-def test_nothing_is_spread_over_one() -> None:
+def test_state_is_not_spread_over_a_single_group() -> None:
     assert spread_over_data(PartitionSpec(), (64,), {"data": 1}) == PartitionSpec()
 
 

@@ -38,7 +38,7 @@ def test_a_folder_means_its_newest_whole_checkpoint(folder: Path) -> None:
     assert pretrained.start(f"{folder}/checkpoint_900/") == f"{folder}/checkpoint_900"
 
 
-def test_no_checkpoint_to_start_from(tmp_path: Path) -> None:
+def test_a_missing_start_checkpoint_is_refused(tmp_path: Path) -> None:
     assert pretrained.start(None) is None
     with errors.refused(errors.MISSING, where=tmp_path, names="checkpoint_N"):
         pretrained.start(str(tmp_path))
@@ -48,7 +48,7 @@ def test_no_checkpoint_to_start_from(tmp_path: Path) -> None:
         pretrained.step(None)
 
 
-def test_what_is_saved_meanwhile_moves_no_running_run(folder: Path, tmp_path: Path) -> None:
+def test_checkpoints_saved_meanwhile_do_not_change_the_start(folder: Path, tmp_path: Path) -> None:
     began = pretrained.start(str(folder), str(tmp_path / "ft"))
     (folder / "checkpoint_2000").mkdir()
     assert (
@@ -71,7 +71,7 @@ def finetuned(folder: Path, tmp_path: Path) -> str:
     return str(made)
 
 
-def test_a_run_that_is_started_again_starts_from_what_it_did(
+def test_a_run_that_is_started_again_has_the_same_start(
     folder: Path, finetuned: str, tmp_path: Path
 ) -> None:
     assert pretrained.start(str(folder), finetuned) == f"{folder}/checkpoint_1000"
@@ -81,7 +81,7 @@ def test_a_run_that_is_started_again_starts_from_what_it_did(
     assert pretrained.start(None, finetuned) is None
 
 
-def test_another_start_or_one_that_is_gone_is_refused(folder: Path, finetuned: str) -> None:
+def test_another_or_a_missing_start_is_refused(folder: Path, finetuned: str) -> None:
     with errors.refused(
         errors.CONFLICT, where="checkpoint_2000", names=(finetuned, f"{folder}/checkpoint_1000")
     ):
@@ -130,7 +130,7 @@ def test_a_checkpoint_in_orbaxs_format_without_a_record_is_not_taken_for_public_
     assert pretrained.scale_attn_logits(str(folder), otherwise=False)
 
 
-def test_the_loss_is_divided_as_the_checkpoints_own_run_was_fed(folder: Path) -> None:
+def test_the_loss_is_divided_by_the_batch_of_the_checkpoints_record(folder: Path) -> None:
     _record(folder, batch_size=2304, targets_length=128)
     assert pretrained.loss_normalizing_factor(str(folder), 2048, T5_LENGTHS) == 294_912
     _record(folder, batch_size=2304)  # half a statement is none

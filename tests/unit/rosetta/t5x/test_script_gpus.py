@@ -16,7 +16,7 @@ NO_GPU = not list(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/dxg").ex
 
 
 @pytest.mark.skipif(not NO_GPU, reason="this machine has a GPU")
-def test_never_on_the_cpu_unasked(place: Place) -> None:
+def test_the_cpu_is_used_only_on_request(place: Place) -> None:
     ran = place.run("singlenode_pretrain_pile.sh", *SMALL, JAX_PLATFORMS="")
     assert (ran.rc, ran.argv) == (2, [])
     assert "no NVIDIA GPU is visible" in ran.err
@@ -67,7 +67,7 @@ def test_never_on_the_cpu_unasked(place: Place) -> None:
         ),
     ],
 )
-def test_defaults_are_what_the_card_can_do(
+def test_defaults_depend_on_the_gpu(
     place: Place,
     card: str,
     words: str,
@@ -128,7 +128,7 @@ def test_defaults_are_what_the_card_can_do(
         ),
     ],
 )
-def test_what_the_cards_cannot_do_is_refused(
+def test_settings_that_the_gpus_do_not_support_are_refused(
     place: Place, cards: list[str], settings: dict[str, str], kind: str, facts: dict[str, Any]
 ) -> None:
     ran = place.run(
@@ -145,7 +145,7 @@ def test_what_the_cards_cannot_do_is_refused(
     assert len(ran.err.splitlines()) == 1
 
 
-def test_as_many_cards_are_used_as_were_asked_for(place: Place) -> None:
+def test_as_many_gpus_are_used_as_requested(place: Place) -> None:
     cards = place.cards(*["NVIDIA H100 80GB HBM3, 9.0"] * 4)
     ran = place.run("singlenode_pretrain_pile.sh", "small", "bfloat16", "2", "8", "logs", **cards)
     assert ran.env["CUDA_VISIBLE_DEVICES"] == "0,1"
@@ -163,7 +163,7 @@ def test_as_many_cards_are_used_as_were_asked_for(place: Place) -> None:
     assert ran.env["CUDA_VISIBLE_DEVICES"] == "3"
 
 
-def test_on_gpus_there_is_a_process_for_each(place: Place) -> None:
+def test_each_gpu_has_a_process(place: Place) -> None:
     ran = place.run(
         "multiprocess_pretrain_pile.sh",
         NUM_GPUS="8",

@@ -16,7 +16,7 @@ __all__ = ["place_"]  # a fixture
 PRETRAIN = ("small", "bfloat16", "8", "256", "logs")
 
 
-def test_no_word_at_all(place: Place) -> None:
+def test_a_run_without_arguments(place: Place) -> None:
     ran = place.run(
         "singlenode_pretrain_pile.sh", **place.cards(*["NVIDIA H100 80GB HBM3, 9.0"] * 2)
     )
@@ -290,7 +290,7 @@ def test_an_object_store_stays_an_address(place: Place) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
+def test_wrong_settings_are_reported_in_one_line(
     place: Place, words: tuple[str, ...], settings: dict[str, str], kind: str, facts: dict[str, Any]
 ) -> None:
     before = snapshot(place.work)

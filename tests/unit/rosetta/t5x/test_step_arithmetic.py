@@ -44,7 +44,7 @@ def test_the_work_of_a_step() -> None:
 @pytest.mark.parametrize(
     ("factor", "expected"), [(None, 0.5), (1, 0.5), (8.0, 4.0), ("NUM_REAL_TARGET_TOKENS", 3.0)]
 )
-def test_the_loss_is_one_tokens_whatever_it_is_divided_by(factor: object, expected: float) -> None:
+def test_the_loss_is_per_token_whatever_the_divisor(factor: object, expected: float) -> None:
     assert (
         step_arithmetic.compute_token_loss(
             {"loss_per_nonpadding_target_token": 0.5, "loss": 3.0}, factor

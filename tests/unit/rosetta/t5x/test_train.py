@@ -33,7 +33,7 @@ def env(tmp_path: Path) -> dict[str, str]:
     ("words", "program"),
     [([], "train"), (["--x"], "train"), (["train"], "train"), (["eval", "--x"], "eval")],
 )
-def test_what_a_user_can_mend_is_one_line_in_the_log_and_on_the_terminal(
+def test_a_users_error_is_one_line_in_the_log_and_on_the_terminal(
     words: list[str], program: str, env: dict[str, str]
 ) -> None:
     read, write = os.pipe()
@@ -52,7 +52,7 @@ def test_what_a_user_can_mend_is_one_line_in_the_log_and_on_the_terminal(
     assert done.returncode == 2
 
 
-def test_what_was_printed_before_is_not_lost(env: dict[str, str], tmp_path: Path) -> None:
+def test_earlier_output_is_not_lost(env: dict[str, str], tmp_path: Path) -> None:
     """Into a pipe or a file it waits in the process until it is flushed."""
     (tmp_path / "t5x" / "train.py").write_text(f"print('step 7')\n{RAISES}")
     done = subprocess.run(

@@ -215,13 +215,13 @@ def failing(made: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return found
 
 
-def test_what_goes_wrong_in_a_report_is_raised_when_the_run_ends(failing: Any) -> None:
+def test_the_error_of_a_report_is_raised_when_the_run_ends(failing: Any) -> None:
     failing.train(iter([t5x_fp8_steps.batch(0)]), 1, 0)
     with pytest.raises(RuntimeError, match="nothing can be said of step 1"):
         failing.close()
 
 
-def test_what_goes_wrong_in_a_report_is_raised_when_training_goes_on(failing: Any) -> None:
+def test_the_error_of_a_report_is_raised_by_the_next_training(failing: Any) -> None:
     failing.train(iter([t5x_fp8_steps.batch(0)]), 1, 0)
     failing._report_executor.shutdown()
     with pytest.raises(RuntimeError, match="nothing can be said of step 1"):
@@ -241,7 +241,7 @@ def test_batches_end_as_any_iterators_do(made: Any) -> None:
 
 
 @pytest.mark.parametrize("fine", [True, False])
-def test_an_update_of_gradients_that_are_not_finite_is_left_out(made: Any, fine: bool) -> None:
+def test_an_update_with_gradients_that_are_not_finite_is_skipped(made: Any, fine: bool) -> None:
     before = made.train_state
     gradients = jax.tree.map(np.ones_like, before.params)
     if not fine:

@@ -7,7 +7,7 @@ import pytest
 from rosetta.t5x import values
 
 
-def test_a_setting_that_depends_on_another() -> None:
+def test_when_depends_on_its_condition() -> None:
     assert values.when("text:kept.txt", dict) == {}
     assert values.when(None, dict) is None
 

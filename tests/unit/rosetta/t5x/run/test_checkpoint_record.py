@@ -26,7 +26,7 @@ def _checkpoint(folder: Path, step: int, run: str | None = None) -> Path:
     return made
 
 
-def test_a_record_comes_back_whole(tmp_path: Path) -> None:
+def test_a_written_record_is_read_back(tmp_path: Path) -> None:
     kept = Record(
         7, True, 16, 114, "abc", {"seed": 3, "streams": []}, "r", {"fp8": "xla"}, {"jax": "1"}
     )
@@ -46,7 +46,7 @@ def test_a_checkpoint_copied_alone_takes_its_record_along(tmp_path: Path) -> Non
     assert found.run == "r"
 
 
-def test_a_save_that_was_cut_short_has_nothing_to_stamp(tmp_path: Path) -> None:
+def test_an_unfinished_save_gets_no_record(tmp_path: Path) -> None:
     _checkpoint(tmp_path, 7, "r")
     checkpoint_record.write_record(str(tmp_path), Record(step=8, scale_attn_logits=False))
     checkpoint_record.distribute_records(str(tmp_path))
@@ -54,7 +54,7 @@ def test_a_save_that_was_cut_short_has_nothing_to_stamp(tmp_path: Path) -> None:
     assert run_folders.list_checkpoint_steps(str(tmp_path)) == [7]
 
 
-def test_records_of_checkpoints_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+def test_records_of_deleted_checkpoints_are_deleted(tmp_path: Path) -> None:
     _checkpoint(tmp_path, 10)  # copied here
     for step in (30, 50):
         _checkpoint(tmp_path, step, "r")
@@ -114,7 +114,7 @@ def test_the_step_in_a_name(path: str, step: int | None) -> None:
         ('{"schema": 99}', errors.UNSUPPORTED, {"where": "rosetta.json"}),
     ],
 )
-def test_a_record_that_cannot_be_understood(
+def test_a_damaged_record_is_refused(
     tmp_path: Path, text: str, kind: str, facts: dict[str, Any]
 ) -> None:
     (_checkpoint(tmp_path, 7) / checkpoint_record.RECORD_FILE).write_text(text)
@@ -122,7 +122,7 @@ def test_a_record_that_cannot_be_understood(
         checkpoint_record.read_record(f"{tmp_path}/checkpoint_7")
 
 
-def test_whose_a_checkpoint_is(tmp_path: Path) -> None:
+def test_a_checkpoint_belongs_to_the_run_in_its_record(tmp_path: Path) -> None:
     _checkpoint(tmp_path, 1)
     _checkpoint(tmp_path, 2, "another run")
     assert not checkpoint_record.was_saved_by_run(
@@ -138,7 +138,7 @@ def test_whose_a_checkpoint_is(tmp_path: Path) -> None:
     ]
 
 
-def test_a_record_of_a_release_without_runs_makes_it_nobodys(tmp_path: Path) -> None:
+def test_a_record_without_a_run_belongs_to_no_run(tmp_path: Path) -> None:
     (_checkpoint(tmp_path, 7) / checkpoint_record.RECORD_FILE).write_text(
         json.dumps({"schema": 1, "step": 7, "scale_attn_logits": False})
     )
@@ -146,7 +146,7 @@ def test_a_record_of_a_release_without_runs_makes_it_nobodys(tmp_path: Path) -> 
     assert not checkpoint_record.was_saved_by_run(str(tmp_path), 7)
 
 
-def test_folders_in_which_nothing_can_be_saved(tmp_path: Path) -> None:
+def test_folders_that_cannot_be_written_to_are_refused(tmp_path: Path) -> None:
     checkpoint_record.check_folder(str(tmp_path / "not" / "yet"))
     checkpoint_record.check_folder("gs://bucket/folder")
     with errors.refused(errors.INVALID, where="out", remedy="/"):
@@ -159,7 +159,7 @@ def test_folders_in_which_nothing_can_be_saved(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("not"))
 
 
-def test_no_room(tmp_path: Path) -> None:
+def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     checkpoint_record.check_free_space(str(tmp_path / "not" / "yet"), 1)
     with errors.refused(errors.TOO_BIG, where=tmp_path, names="1000000000.0 GB"):
         checkpoint_record.check_free_space(str(tmp_path), 10**18)

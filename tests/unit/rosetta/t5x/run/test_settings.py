@@ -103,7 +103,7 @@ def test_numbers_that_cannot_be(variables: dict[str, str], facts: dict[str, Any]
     ("script", "words"),
     [("singlenode_pretrain_pile", [*WORDS, *"1234567"]), ("multiprocess_pretrain_pile", ["x"])],
 )
-def test_too_many_words(script: str, words: list[str]) -> None:
+def test_too_many_arguments_are_refused(script: str, words: list[str]) -> None:
     with errors.refused(errors.INVALID, where=f"{script}.sh", value=len(words)) as found:
         settings.read_script_settings(script, words, {}, 1)
     expected = (
