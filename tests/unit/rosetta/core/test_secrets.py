@@ -34,7 +34,10 @@ SECRETS = (
 
 @pytest.fixture(autouse=True)
 def nothing_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What would be executed is raised as an error instead, so that a command line is searched for secrets, too."""
+    """Raise an error with the command line instead of starting a program.
+
+    The error is then searched for secrets, too.
+    """
 
     def refuse(*words: Any, **_: Any) -> None:
         raise UserError(f"this test does not start {words[:2]}", "test", "look at the words")

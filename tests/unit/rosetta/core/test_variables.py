@@ -61,7 +61,7 @@ def test_a_script_reads_what_its_command_reads() -> None:
 
 @pytest.mark.parametrize("command", readers.RUNS)
 def test_groups_keep_every_setting(command: str) -> None:
-    """Help that is made of the groups leaves nothing out."""
+    """Help lists variables by group, and must not leave any out."""
     settings = lookup.list_settings(command)
     grouped = [variable for _, members in lookup.group_variables(settings) for variable in members]
     assert sorted(variable.name for variable in grouped) == sorted(
@@ -91,7 +91,7 @@ def test_an_entry_is_complete(variable: Variable) -> None:
 
 @pytest.mark.parametrize("variable", lookup.TABLE, ids=lambda variable: variable.name)
 def test_bad_values_are_refused_for_every_reader(variable: Variable) -> None:
-    """The error names the variable, whoever reads it."""
+    """The error names the variable for every reader."""
     for text in bad_values(variable):
         for reader in variable.read_by:
             with errors.refused(errors.INVALID, where=variable.name) as error:
@@ -102,7 +102,7 @@ def test_bad_values_are_refused_for_every_reader(variable: Variable) -> None:
 
 @pytest.mark.parametrize("variable", lookup.TABLE, ids=lambda variable: variable.name)
 def test_good_values_and_defaults_are_taken(variable: Variable) -> None:
-    """What help suggests is valid."""
+    """The values that help suggests are valid."""
     for text in good_values(variable):
         for reader in variable.read_by:
             setting_values.check_settings({variable.name: text}, reader)
@@ -135,7 +135,7 @@ def test_read_setting(name: str, reader: str, text: str, value: object) -> None:
 
 
 def test_settings_of_a_command() -> None:
-    """A word sets a variable that the command reads; an error names the nearest one."""
+    """An argument sets a variable that the command reads; an error suggests a similar one."""
     assert setting_values.parse_setting_word("MODEL_DIR=a=b", "t5x pretrain", "") == (
         "MODEL_DIR",
         "a=b",
@@ -153,13 +153,13 @@ def test_settings_of_a_command() -> None:
 
 
 def test_every_command_of_pax_takes_the_settings_of_all() -> None:
-    """A command refuses a setting of another one by naming that command, see settings.read."""
+    """If a command does not read a setting, another function names the command that does."""
     assert setting_values.parse_setting_word("USE_LORA=0", "pax train", "") == ("USE_LORA", "0")
     assert "USE_LORA" not in {setting.name for setting in lookup.list_settings("pax train")}
 
 
 def test_secret_variables_have_secret_names() -> None:
-    """Masks go by names: a secret of the table that no mask knows would be printed."""
+    """Masks recognize secrets by the names of variables, and would print any other secret."""
     secret = {variable.name for variable in lookup.TABLE if variable.secret}
     assert secret
     assert secret == {
@@ -168,7 +168,7 @@ def test_secret_variables_have_secret_names() -> None:
 
 
 def test_an_address_is_refused_without_its_password() -> None:
-    """Errors are printed, and an address may have a login in it."""
+    """Errors are printed, and an address may have a password."""
     text = "http://me:sesame@mirror.example/ debian"
     with errors.refused(errors.INVALID, where="ROSETTA_DEBIAN_MIRROR") as error:
         setting_values.read_setting({"ROSETTA_DEBIAN_MIRROR": text}, "ROSETTA_DEBIAN_MIRROR")
