@@ -1,4 +1,4 @@
-"""Machines that are not here: a folder that stands for /, an environment, and what commands, name servers and libcuda would say."""
+"""Fake machines for the tests of the doctor: a folder in place of /, an environment, and answers of commands, name servers and libcuda."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ PROPRIETARY = (
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (builder)  Mon"
 
 
-def write(root: Path, **files: str) -> None:
-    """Write files; a key is a path with its / as __."""
+def write_files(root: Path, **files: str) -> None:
+    """Write files; a key is a path with __ in place of /."""
     for name, text in files.items():
         path = root / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
 
-def machine(
+def make_machine(
     root: Path,
     *,
     gpus: Sequence[tuple[str, str]] = (H100,) * 8,
@@ -59,14 +59,14 @@ def machine(
     environment: dict[str, str] | None = None,
     **changes: Any,
 ) -> Machine:
-    """A node with these cards, 2 TB of memory, 128 cores, and an environment for CUDA 13; with no driver given, a node without one."""
-    write(
+    """Return a node with these GPUs, 4 TB of memory, 128 cores, and an environment for CUDA 13; an empty `driver` means none."""
+    write_files(
         root,
         proc__self__limits=LIMITS.format(files=files, locked=locked),
         proc__meminfo=f"MemTotal:  {2 << 31} kB\n",
         proc__self__status="Cpus_allowed_list:\t0-127\n",
     )
-    write(
+    write_files(
         root,
         proc__self__cgroup="0::/\n",
         proc__mounts="overlay / overlay rw,relatime 0 0\n",
@@ -75,9 +75,9 @@ def machine(
         sys__class__net__lo__x="",
     )
     if driver:
-        write(root, proc__driver__nvidia__version=version.format(driver))
+        write_files(root, proc__driver__nvidia__version=version.format(driver))
         for number, (name, _) in enumerate(gpus):
-            write(
+            write_files(
                 root,
                 **{
                     f"dev__nvidia{number}": "",
@@ -85,12 +85,12 @@ def machine(
                 },
             )
         if gpus:
-            write(root, **{"dev__nvidia-uvm": ""})
+            write_files(root, **{"dev__nvidia-uvm": ""})
     rows = "".join(f"{name}, {capability}, {driver}, 81559, {used}\n" for name, capability in gpus)
     answers = {"nvidia-smi": CommandResult(0, rows, "")} if driver and gpus else {}
     (root / "home").mkdir(exist_ok=True)
     (root / "dev/shm").mkdir(parents=True, exist_ok=True)
-    made = Machine(
+    examined = Machine(
         root=root,
         environment={
             "HOME": str(root / "home"),
@@ -111,15 +111,17 @@ def machine(
         probe_folder=lambda _: 0.0,
         explain_refused_flags=lambda _: "",
     )
-    return replace(made, **changes)
+    return replace(examined, **changes)
 
 
-def ids(made: Machine, **options: Any) -> dict[str, str]:
-    """What is found, id -> level."""
-    return {each.id: each.level for each in doctor.examine_machine(made, **options)}
+def find_levels(examined: Machine, **options: Any) -> dict[str, str]:
+    """Return id -> level of the findings about a machine."""
+    return {finding.id: finding.level for finding in doctor.examine_machine(examined, **options)}
 
 
-def find(made: Machine, name: str, **options: Any) -> Finding:
-    """The one finding of a kind."""
-    (found,) = (each for each in doctor.examine_machine(made, **options) if each.id == name)
-    return found
+def find_finding(examined: Machine, name: str, **options: Any) -> Finding:
+    """Return the only finding with an id."""
+    (finding,) = (
+        finding for finding in doctor.examine_machine(examined, **options) if finding.id == name
+    )
+    return finding

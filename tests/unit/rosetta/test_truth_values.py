@@ -1,7 +1,7 @@
 """A truth value means the same in a script, in a command, in a preset and to the doctor.
 
 What the training process of Pax makes of it is tested in tests/unit/rosetta/pax/test_switches.py.
-That of T5X reads no such variable: its gin bindings are made before.
+That of T5X reads no such variable: its gin bindings are examined before.
 """
 
 from __future__ import annotations
@@ -125,7 +125,9 @@ def test_every_word_for_on_and_off_means_the_same(
 @pytest.mark.parametrize("name", sorted({name for _, name in NAMES}))
 def test_the_doctor_reads_the_same_words(name: str, tmp_path: Path) -> None:
     def findings(word: str) -> dict[str, str]:
-        return fake_machine.ids(fake_machine.machine(tmp_path, environment={name: word}))
+        return fake_machine.find_levels(
+            fake_machine.make_machine(tmp_path, environment={name: word})
+        )
 
     assert [findings(word) for word in ON] == [findings("1")] * len(ON)
     assert [findings(word) for word in OFF] == [findings("0")] * len(OFF)

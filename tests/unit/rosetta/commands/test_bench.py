@@ -18,7 +18,7 @@ def _arguments(*words: str) -> argparse.Namespace:
     return parser.parse_args(["bench", "t5", *words])
 
 
-def test_without_a_gpu_it_is_refused_before_jax_looks_for_one(
+def test_a_missing_gpu_is_reported_before_jax_is_imported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)

@@ -57,7 +57,7 @@ def bash_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("shell", completion.SHELLS)
-def test_the_file_is_sound(shell: str, tmp_path: Path) -> None:
+def test_the_file_is_valid_shell_code(shell: str, tmp_path: Path) -> None:
     if not SHELLS[shell]:
         pytest.skip(f"NOT CHECKED: this machine has no {shell}")
     file = make_file(shell, tmp_path)
@@ -166,7 +166,9 @@ def shell(
         ("rosetta convert llama cor\t", ["convert", "llama", "corpus/"]),
     ],
 )
-def test_typing(keys: str, words: list[str], shell: interactive_shell.Shell) -> None:
+def test_completion_while_typing(
+    keys: str, words: list[str], shell: interactive_shell.Shell
+) -> None:
     typed = shell.type(keys)
     # zsh takes the slash of a folder away again when the line ends.
     assert [word.rstrip("/") for word in typed] == [word.rstrip("/") for word in words]

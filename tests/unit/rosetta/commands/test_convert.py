@@ -72,7 +72,7 @@ def test_there_and_back(model: Any, path: tuple[str, ...], tmp_path: Path) -> No
     )
 
 
-def test_parts(model: Any, tmp_path: Path) -> None:
+def test_number_of_meta_files(model: Any, tmp_path: Path) -> None:
     shape, tensors, at = model
     assert _convert(at, tmp_path / "two", "--to", "meta", "--parts", 2) == 0
     source = meta_llama.Source(tmp_path / "two")
@@ -209,7 +209,9 @@ def test_lora_is_added(model: Any, tmp_path: Path, capsys: pytest.CaptureFixture
         )
 
 
-def test_killed(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_conversion_leaves_nothing(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, tensors, at = model
     real = llama.read_tensors
 
@@ -260,7 +262,9 @@ def test_names_with_control_characters(
 
 @pytest.mark.parametrize("status", [0, 2])
 @pytest.mark.parametrize("name", ["out.rosetta-part", "rosetta-part-abc", "out.part", ".out"])
-def test_neighbours_are_kept(name: str, status: int, model: Any, tmp_path: Path) -> None:
+def test_other_files_of_the_folder_are_kept(
+    name: str, status: int, model: Any, tmp_path: Path
+) -> None:
     """Whatever lies beside OUT is the user's or another run's, also where the conversion fails."""
     (tmp_path / name).mkdir()
     (tmp_path / name / "mine").write_text("mine")
@@ -351,7 +355,7 @@ def test_a_mount_point_is_refused_first(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_the_tokenizer_comes_along(model: Any, tmp_path: Path) -> None:
+def test_the_tokenizer_is_copied(model: Any, tmp_path: Path) -> None:
     (model[2] / "tokenizer.model").write_bytes(b"pieces")
     assert _convert(model[2], tmp_path / "out") == 0
     assert (tmp_path / "out" / "tokenizer.model").read_bytes() == b"pieces"
@@ -456,7 +460,7 @@ def test_bad_options(
         ("out", ["--norm-epsilon", "1e-6"], errors.CONFLICT, {"where": "--norm-epsilon"}),
     ],
 )
-def test_bad_places_and_numbers(
+def test_bad_folders_and_numbers(
     out: str,
     words: list[str],
     kind: str,
@@ -511,7 +515,7 @@ def test_newest_checkpoint(tmp_path: Path) -> None:
     )
 
 
-def test_what_the_experiment_must_be() -> None:
+def test_the_settings_of_the_experiment_are_printed() -> None:
     seven = llama.ModelShape(32, 4096, 32, 32, 128, 11008, 32000)
     assert llama.count_parameters(seven) == 6_738_415_616  # LLaMA-2 7B, as its model card counts
     assert pax_checkpoint.describe_experiment(seven) == "the experiment is LLaMA7B"

@@ -27,14 +27,16 @@ def run(*words: str) -> tuple[dict[str, Any], str]:
     return result, text
 
 
-def test_check_says_what_a_run_would(tmp_path: Path) -> None:
+def test_check_refuses_what_a_run_refuses(tmp_path: Path) -> None:
     data = corpora.text(tmp_path, DOCS)
     assert run("data", "check", data, "--mean-span", "20")[1].endswith("usable for span_corruption")
     with errors.refused(errors.TOO_BIG, where="byte", value=259, names="100"):
         run("data", "check", data, "--mean-span", "20", "--vocab-size", "100")
 
 
-def test_check_looks_a_prepared_copy_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_examines_a_prepared_tfds_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     corpora.tfds(
         tmp_path, "the_pile", {"train": [[corpora.example(text=[doc.encode()]) for doc in DOCS]]}
@@ -44,7 +46,7 @@ def test_check_looks_a_prepared_copy_over(tmp_path: Path, monkeypatch: pytest.Mo
     assert "40 examples" in text
 
 
-def test_check_looks_at_the_split_and_the_field_it_is_asked_for(
+def test_check_reads_the_split_and_the_field_of_the_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "home"))
@@ -96,7 +98,7 @@ def test_check_looks_at_the_wording_of_records(tmp_path: Path) -> None:
         (("汉字" * 3000 + "\n").encode() * 3, ()),
     ],
 )
-def test_what_is_no_text_is_refused(tmp_path: Path, body: bytes, says: tuple[str, ...]) -> None:
+def test_data_without_text_is_refused(tmp_path: Path, body: bytes, says: tuple[str, ...]) -> None:
     (tmp_path / "a").write_text("text\n" * 100)
     (tmp_path / "b").write_bytes(body)
     for words in (
@@ -128,7 +130,7 @@ def test_show_of_rows_without_inputs(tmp_path: Path) -> None:
     assert "filled: 100.0% of targets;" in text
 
 
-def test_show_prints_text_and_the_batchs_hash(tmp_path: Path) -> None:
+def test_show_prints_text_and_the_hash_of_the_batch(tmp_path: Path) -> None:
     data = corpora.text(tmp_path, DOCS)
     result, text = run(
         "data",
@@ -299,7 +301,7 @@ def test_pairs_are_cached_as_pairs(tmp_path: Path) -> None:
         ("task:x", "DATA=task:x", "task"),
     ],
 )
-def test_what_cannot_be_cached_is_one_line(
+def test_data_that_cannot_be_cached_is_refused(
     tmp_path: Path, data: str, where: str, value: str | int
 ) -> None:
     with errors.refused(errors.UNSUPPORTED, where=where, value=value):
@@ -327,9 +329,7 @@ def test_vocab_show_and_train(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", ["-1", "many", "1.5", "", "_", "1e3"])
-def test_a_count_that_is_not_one_is_refused_in_plain_words(
-    size: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_invalid_count_is_refused(size: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises((SystemExit, UserError)) as caught:
         run("vocab", "train", "--data", "text:a", "--out", "a.model", f"--size={size}")
     said = f"{caught.value} {capsys.readouterr().err}"

@@ -14,7 +14,7 @@ from rosetta import cli, doctor
 from rosetta.core.gpu_query import DetectedGpu
 from rosetta.doctor import machine as machines
 from tests.support import old_pythons
-from tests.support.fake_machine import A100, machine
+from tests.support.fake_machine import A100, make_machine
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -53,7 +53,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
     def put(**changes: Any) -> None:
         def here(*_: object, quick: bool = False, gpus: object = None) -> machines.Machine:
-            return machine(tmp_path, quick=quick, given_gpus=gpus, **changes)
+            return make_machine(tmp_path, quick=quick, given_gpus=gpus, **changes)
 
         monkeypatch.setattr(machines, "inspect_machine", here)
 
@@ -92,7 +92,7 @@ def test_a_wrong_command_line(words: list[str], capsys: pytest.CaptureFixture[st
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_quick_for_a_launcher(on: Any) -> None:
+def test_quick_checks_run_no_command(on: Any) -> None:
     on(
         gpus=[A100] * 8,
         environment={"ENABLE_FP8": "1"},
@@ -105,7 +105,7 @@ def test_quick_for_a_launcher(on: Any) -> None:
     ]
 
 
-def test_the_quick_form_imports_no_framework_and_asks_nobody() -> None:
+def test_quick_checks_import_no_framework_and_use_no_network() -> None:
     code = """if True:
         import os, socket, subprocess, sys
         from rosetta import doctor
@@ -145,7 +145,7 @@ def test_secrets_and_escapes_are_never_printed(tmp_path: Path) -> None:
         assert "\x1b" not in done.stdout + done.stderr
         assert not any(line.startswith("blocker  fake") for line in done.stdout.splitlines())
     everything = {
-        each.id for each in doctor.examine_machine(machine(tmp_path, environment=environment))
+        each.id for each in doctor.examine_machine(make_machine(tmp_path, environment=environment))
     }
     assert {
         "xla-flags-quote",
@@ -155,7 +155,8 @@ def test_secrets_and_escapes_are_never_printed(tmp_path: Path) -> None:
         "folder-missing",
     } <= everything
     assert secret not in " ".join(
-        str(each) for each in doctor.examine_machine(machine(tmp_path, environment=environment))
+        str(each)
+        for each in doctor.examine_machine(make_machine(tmp_path, environment=environment))
     )
 
 

@@ -28,7 +28,7 @@ def explain(capsys: pytest.CaptureFixture[str], name: str) -> list[dict[str, Any
 
 
 @pytest.mark.parametrize("name", sorted({variable.name for variable in lookup.TABLE}))
-def test_an_explanation_has_all_that_the_table_says(
+def test_an_explanation_has_all_facts_of_the_table(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["explain", name]) == 0
@@ -63,7 +63,7 @@ def read_by(text: str, variable: Variable) -> bool:
     return all(re.search(rf"\b{re.escape(word)}\b", text) for word in (*commands, *scripts))
 
 
-def test_a_name_with_two_meanings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_variable_with_two_meanings(capsys: pytest.CaptureFixture[str]) -> None:
     """T5X and Pax have other precisions."""
     t5x, pax = explain(capsys, "PREC")
     assert (t5x["of"], pax["of"]) == ("T5X", "Pax")
@@ -71,7 +71,9 @@ def test_a_name_with_two_meanings(capsys: pytest.CaptureFixture[str]) -> None:
     assert pax["default_for"] == {"pax boolq": "the experiment's value"}
 
 
-def test_the_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_of_an_explanation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["explain", "NUM_MICROBATCHES"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -38,9 +38,7 @@ def test_no_placeholder_is_left(tmp_path: Path, words: tuple[str, ...]) -> None:
         assert not re.findall(r"@[A-Z_]+@?|[A-Z_]+@", path.read_text()), path
 
 
-def test_files_of_the_data_get_absolute_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_of_the_data_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tasks = _write(
         tmp_path,
@@ -62,13 +60,13 @@ def test_files_of_the_data_get_absolute_names(
     assert values == {"DATA": data, "EVAL_DATA": f"jsonl:{tmp_path}/kept.jsonl"}
 
 
-def test_the_script_is_sound_bash_and_may_be_run(tmp_path: Path) -> None:
+def test_the_script_is_valid_bash_and_executable(tmp_path: Path) -> None:
     script = _write(tmp_path)[-1]
     subprocess.run(["bash", "-n", script], check=True)
     assert script.stat().st_mode & 0o111 == 0o111
 
 
-def test_the_script_hands_its_folder_and_words_to_the_trainer(tmp_path: Path) -> None:
+def test_the_script_passes_its_folder_and_arguments_to_the_trainer(tmp_path: Path) -> None:
     script = _write(tmp_path / "my models")[-1]
     shown = tmp_path / "show"
     shown.write_text('#!/bin/bash\nprintf "%s\\n" "$@" "$PYTHONPATH"\n')
@@ -133,7 +131,7 @@ def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
         _write(tmp_path / "file")
 
 
-def test_going_on_keeps_the_familys_embedding(tmp_path: Path) -> None:
+def test_a_model_from_a_checkpoint_keeps_the_embedding_of_its_family(tmp_path: Path) -> None:
     checkpoint = tmp_path / "byt5" / "checkpoint_1000000"
     checkpoint.mkdir(parents=True)
     text = _write(tmp_path / "out", "--family", "byt5", "--from", str(checkpoint))[0].read_text()
@@ -151,7 +149,7 @@ def test_going_on_keeps_the_familys_embedding(tmp_path: Path) -> None:
         (["--from", "missing/checkpoint_1"], errors.DIFFERS, {"names": ("250112", "mt5")}),
     ],
 )
-def test_one_line_and_nothing_written(
+def test_errors_are_one_line_and_write_nothing(
     tmp_path: Path, words: list[str], kind: str, facts: dict[str, Any]
 ) -> None:
     with errors.refused(kind, **facts):
@@ -159,11 +157,11 @@ def test_one_line_and_nothing_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_sizes_are_those_that_have_a_file() -> None:
+def test_a_family_has_the_sizes_of_its_gin_files() -> None:
     assert new.list_sizes("t5_1_0") == ["11B", "3B", "base", "large", "small", "tiny"]
 
 
-def test_a_familys_embedding_is_read_from_its_file() -> None:
+def test_the_embedding_of_a_family_is_read_from_its_gin_file() -> None:
     assert {
         family: new.read_vocab_size(family) for family in ("t5_1_1", "t5_1_0", "mt5", "byt5")
     } == {

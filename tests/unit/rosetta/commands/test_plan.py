@@ -130,7 +130,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         ),
     ],
 )
-def test_refused_in_one_line_before_anything_is_set_up(
+def test_errors_are_one_line_and_come_before_jax_is_set_up(
     words: list[str],
     kind: str,
     facts: dict[str, Any],
@@ -143,7 +143,9 @@ def test_refused_in_one_line_before_anything_is_set_up(
     assert asked == []
 
 
-def test_what_is_compiled(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_compiled_step_has_the_settings_of_the_command_line(
+    asked: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [
         "--size",
         "large",
@@ -214,7 +216,7 @@ def test_one_node_need_not_be_full(asked: list[Any]) -> None:
 
 
 @pytest.mark.usefixtures("asked")
-def test_the_text_is_written_whole_or_not_at_all(
+def test_the_hlo_is_written_completely_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "step.hlo").write_text("before")

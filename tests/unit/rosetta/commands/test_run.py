@@ -76,7 +76,7 @@ def test_the_same_preset_everywhere(place: fake_launchers.Place, where: str) -> 
         assert found["argv"] == ["rosetta", "t5x", "pretrain"]
 
 
-def test_on_this_machine_a_process_a_gpu_or_a_node(place: fake_launchers.Place) -> None:
+def test_one_process_for_each_gpu_or_node_on_this_machine(place: fake_launchers.Place) -> None:
     assert shown(place, "run", "gpt-126m", "--nodes=1")["argv"] == [
         "rosetta",
         "spawn",
@@ -143,7 +143,7 @@ def test_the_image_may_be_the_variable_that_the_scripts_read(place: fake_launche
     ], "which stays set where there is none"
 
 
-def test_a_description_says_it_all(place: fake_launchers.Place) -> None:
+def test_a_run_description_replaces_the_preset(place: fake_launchers.Place) -> None:
     run = Run(
         "t5x", ("rosetta", "t5x", "pretrain"), "small", gpus_per_node=1, env={"T5_SIZE": "small"}
     )
@@ -287,7 +287,7 @@ def test_a_description_says_it_all(place: fake_launchers.Place) -> None:
         (["spawn"], errors.MISSING, {"where": "rosetta spawn", "remedy": "--"}),
     ],
 )
-def test_refused_in_a_line(
+def test_errors_are_one_line(
     place: fake_launchers.Place, words: list[str], kind: str, facts: dict[str, Any]
 ) -> None:
     ended = run_in_process(lambda: cli.main(words), place.folder, place.environment())
@@ -302,7 +302,9 @@ def test_refused_in_a_line(
     ("where", "program"),
     [("docker", "docker"), ("slurm", "sbatch"), ("jobset", "kubectl"), ("local", "rosetta")],
 )
-def test_what_it_needs_is_not_there(place: fake_launchers.Place, where: str, program: str) -> None:
+def test_a_missing_program_or_package_is_reported(
+    place: fake_launchers.Place, where: str, program: str
+) -> None:
     for path in (place.folder / "bin").iterdir():
         path.unlink()
     words = (
@@ -319,7 +321,7 @@ def test_what_it_needs_is_not_there(place: fake_launchers.Place, where: str, pro
     errors.check(error, errors.MISSING, where=program, value=program)
 
 
-def test_what_the_scheduler_says_comes_through(place: fake_launchers.Place) -> None:
+def test_the_output_of_the_scheduler_is_printed(place: fake_launchers.Place) -> None:
     sbatch = place.folder / "bin" / "sbatch"
     sbatch.write_text("#!/bin/sh\necho Submitted batch job 7\n")
     assert place.rosetta(*DRY["slurm"], "t5x-small").stdout == "Submitted batch job 7\n"
@@ -335,7 +337,7 @@ def test_what_the_scheduler_says_comes_through(place: fake_launchers.Place) -> N
     assert "status 1" in ours
 
 
-def test_a_containers_status_is_ours(place: fake_launchers.Place) -> None:
+def test_the_exit_status_of_a_container_is_kept(place: fake_launchers.Place) -> None:
     run = Run("pax", ("sh", "-c", "exit 7"), "x", gpus_per_node=1, env={})
     assert (
         place.rosetta(

@@ -78,7 +78,7 @@ def test_a_preset_that_can_be_used_is_written_with_its_evidence(
     assert {each["outcome"]["kind"] for each in lines[1:]} == {"ok", "out-of-memory"}
 
 
-def test_a_second_start_tries_nothing_again(trials: list[Choice]) -> None:
+def test_a_second_start_reuses_all_trials(trials: list[Choice]) -> None:
     assert cli.main(["tune", "t5x-tiny"]) == 0
     before, text = len(trials), Path("t5x-tiny-tuned.yaml").read_text()
     Path("t5x-tiny-tuned.yaml").unlink()
@@ -86,7 +86,7 @@ def test_a_second_start_tries_nothing_again(trials: list[Choice]) -> None:
     assert (len(trials), Path("t5x-tiny-tuned.yaml").read_text()) == (before, text)
 
 
-def test_a_preset_that_was_edited_meanwhile_is_another(trials: list[Choice]) -> None:
+def test_evidence_of_an_edited_preset_is_refused(trials: list[Choice]) -> None:
     Path("mine.yaml").write_text("extends: t5x-tiny\nbatch: {per_gpu: 4}\n")
     assert cli.main(["tune", "./mine.yaml"]) == 0
     before = len(trials)
@@ -101,7 +101,9 @@ def test_on_the_cpu_the_batch_alone_is_tried(trials: list[Choice]) -> None:
     assert {choice.switches for choice in trials} == {()}
 
 
-def test_the_cpu_may_be_a_word(trials: list[Choice], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_can_choose_the_cpu(
+    trials: list[Choice], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("JAX_PLATFORMS")
     assert cli.main(["tune", "t5x-tiny", "JAX_PLATFORMS=cpu"]) == 0
     assert trials
@@ -124,7 +126,7 @@ def test_a_choice_that_cannot_be_described_is_left_out(
     assert trials[-1].switches == ("command-buffers",)
 
 
-def test_no_secret_is_written_or_said(
+def test_no_secret_is_written_or_printed(
     trials: list[Choice], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
@@ -185,7 +187,7 @@ def test_no_secret_is_written_or_said(
         ),
     ],
 )
-def test_what_is_wrong_is_one_line_and_nothing_is_tried(
+def test_an_error_is_one_line_and_makes_no_trial(
     trials: list[Choice],
     words: list[str],
     kind: str,
@@ -223,7 +225,7 @@ class TestPlanned:
     @pytest.mark.parametrize(
         "name", [name for name in preset_files.load_presets() if name not in ("t5x", "pax")]
     )
-    def test_every_preset_has_words_that_plan_takes(self, name: str) -> None:
+    def test_rosetta_plan_accepts_the_arguments_of_every_preset(self, name: str) -> None:
         run = described(name)
         args = cli.build_parser().parse_args(
             ["plan", *planned_trial.make_plan_arguments(run, "h100"), "--json"]
@@ -235,7 +237,7 @@ class TestPlanned:
             else plan.parse_switches(args.switches)
         ).keys() >= {"FPROP_DTYPE" if run.framework == "pax" else "dtype"}
 
-    def test_the_step_is_the_one_that_runs(self) -> None:
+    def test_the_planned_step_has_the_settings_of_the_run(self) -> None:
         words = planned_trial.make_plan_arguments(
             described(
                 "t5x-large",
@@ -302,7 +304,7 @@ class TestPlanned:
             ("exec sleep 600", "too long", "the plan was ended"),
         ],
     )
-    def test_how_a_plan_ends_is_an_outcome(
+    def test_the_end_of_a_plan_decides_the_outcome(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, kind: str, reason: str
     ) -> None:
         (tmp_path / "python").write_text(f"#!/bin/sh\n{program}\n")

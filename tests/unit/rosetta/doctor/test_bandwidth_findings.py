@@ -11,7 +11,7 @@ from rosetta.doctor import bandwidth_findings
 
 
 @pytest.mark.parametrize("number", range(10))
-def test_rounds_have_each_pair_once_and_none_twice_in_one(number: int) -> None:
+def test_each_pair_is_in_one_round_and_each_device_once_in_a_round(number: int) -> None:
     found = bandwidth.schedule_pairs(number)
     assert sorted(itertools.chain(*found)) == list(itertools.combinations(range(number), 2))
     assert all(len({one for pair in turn for one in pair}) == 2 * len(turn) for turn in found)
@@ -43,7 +43,7 @@ def cluster(nodes: int, gpus: int, slow: dict[tuple[str, str], float] | None = N
     )
 
 
-def test_alike_links_are_in_order_however_fast() -> None:
+def test_links_of_equal_speed_are_not_reported() -> None:
     assert list(bandwidth_findings.find_slow_links(cluster(4, 8))) == []
     assert list(bandwidth_findings.find_slow_links(cluster(2, 1))) == []
     assert list(bandwidth_findings.find_slow_links(cluster(1, 2, {("n0:0", "n0:1"): 0.1}))) == [], (

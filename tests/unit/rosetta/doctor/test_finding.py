@@ -5,7 +5,7 @@ import pytest
 from rosetta.doctor.finding import BLOCKER, LEVELS, Finding, make_printable
 
 
-def test_a_line_and_an_object() -> None:
+def test_a_finding_as_line_and_as_object() -> None:
     found = Finding("shm", BLOCKER, "it is small", "/dev/shm", "make it larger", "there#1")
     assert str(found) == "/dev/shm: it is small; make it larger (there#1)"
     assert found.as_json() == {
@@ -32,7 +32,7 @@ def test_a_line_and_an_object() -> None:
         ("x" * 1000, "x" * 297 + "..."),
     ],
 )
-def test_what_others_wrote_can_be_printed(text: str, shown: str) -> None:
+def test_foreign_text_is_made_printable(text: str, shown: str) -> None:
     assert make_printable(text) == shown
     found = Finding("x", BLOCKER, text, text, text, text)
     assert set(found.as_json().values()) == {"x", BLOCKER, shown}

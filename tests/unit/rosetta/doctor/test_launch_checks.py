@@ -9,7 +9,7 @@ from rosetta.core.gpu_query import DetectedGpu
 from rosetta.doctor import launch_checks
 from rosetta.doctor import machine as machines
 from tests.support import errors
-from tests.support.fake_machine import INSTALLED, PROPRIETARY, machine
+from tests.support.fake_machine import INSTALLED, PROPRIETARY, make_machine
 from tests.support.t5x_scripts import SCRIPTS, Place, place_
 
 __all__ = ["place_"]  # a fixture
@@ -26,7 +26,9 @@ def check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         def here(
             given: dict[str, str], *, quick: bool = False, gpus: Any = None
         ) -> machines.Machine:
-            return machine(tmp_path, quick=quick, given_gpus=gpus, environment=given, **changes)
+            return make_machine(
+                tmp_path, quick=quick, given_gpus=gpus, environment=given, **changes
+            )
 
         monkeypatch.setattr(machines, "inspect_machine", here)
         return launch_checks.check_before_launch(environment, gpus, platforms)
@@ -34,7 +36,7 @@ def check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return checked
 
 
-def test_a_machine_in_order_says_nothing(check: Any) -> None:
+def test_a_healthy_machine_has_no_messages(check: Any) -> None:
     assert check({}) == ()
 
 
@@ -71,7 +73,7 @@ def test_a_machine_in_order_says_nothing(check: Any) -> None:
         ),
     ],
 )
-def test_what_a_run_dies_of_stops_it_unless_told_otherwise(
+def test_a_fatal_finding_stops_the_launch_unless_disabled(
     check: Any, changes: dict[str, Any], kind: str, facts: dict[str, Any]
 ) -> None:
     environment = changes.pop("environment", {})
@@ -88,14 +90,14 @@ def test_what_a_run_dies_of_stops_it_unless_told_otherwise(
 CPU = "JAX_PLATFORMS=cpu: this machine has 8 GPU(s), but the run would use the CPU; unset it to train on the GPUs"
 
 
-def test_what_a_run_may_get_by_with_is_said_by_the_first_process(check: Any) -> None:
+def test_other_findings_are_printed_by_the_first_process(check: Any) -> None:
     (said,) = check({}, shm=64 << 20)
     assert said.startswith("/dev/shm: only 64 MiB")
     assert check({"SLURM_PROCID": "3"}, shm=64 << 20) == ()
     assert check({"SLURM_PROCID": "0"}, shm=64 << 20) == (said,)
 
 
-def test_another_python_is_not_judged_by_the_packages_of_ours(check: Any) -> None:
+def test_packages_are_not_checked_for_another_python(check: Any) -> None:
     assert (
         check({"PYTHON": "/opt/own/python"}, installed={"jax": ["0.10.2"], "jaxlib": ["0.10.2"]})
         == ()
@@ -103,7 +105,7 @@ def test_another_python_is_not_judged_by_the_packages_of_ours(check: Any) -> Non
     assert check({"PYTHON": "/opt/own/python"}, shm=64 << 20) != ()
 
 
-def test_what_launchers_word_themselves_is_left_to_them(check: Any) -> None:
+def test_findings_that_launchers_check_are_left_out(check: Any) -> None:
     a100 = [DetectedGpu("NVIDIA A100-SXM4-80GB", (8, 0))] * 8
     assert (
         check(
@@ -120,7 +122,7 @@ def test_what_launchers_word_themselves_is_left_to_them(check: Any) -> None:
     )
 
 
-def test_every_script_asks_before_it_starts(place: Place) -> None:
+def test_every_script_checks_the_machine_before_it_starts(place: Place) -> None:
     """With fewer open files than a run wants, and in a step of more processes than GPUs."""
     words = ["singlenode_pretrain_pile.sh", "tiny", "float32", "1", "8", "", "model"]
     said = place.start(

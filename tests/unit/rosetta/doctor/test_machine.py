@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rosetta.doctor.machine import Machine
-from tests.support.fake_machine import OPEN, PROPRIETARY, machine, write
+from tests.support.fake_machine import OPEN, PROPRIETARY, make_machine, write_files
 
 
 @pytest.mark.parametrize(
@@ -22,14 +22,14 @@ from tests.support.fake_machine import OPEN, PROPRIETARY, machine, write
     ],
 )
 def test_the_version_of_the_driver(tmp_path: Path, text: str, driver: str) -> None:
-    write(tmp_path, proc__driver__nvidia__version=text)
+    write_files(tmp_path, proc__driver__nvidia__version=text)
     assert Machine(root=tmp_path, quick=True).driver == driver
 
 
-def test_the_driver_where_only_nvidia_smi_knows_it(tmp_path: Path) -> None:
-    made = machine(tmp_path)
+def test_the_driver_version_of_nvidia_smi(tmp_path: Path) -> None:
+    examined = make_machine(tmp_path)
     (tmp_path / "proc/driver/nvidia/version").unlink()
-    assert made.driver == "580.82.07"
+    assert examined.driver == "580.82.07"
 
 
 @pytest.mark.parametrize(
@@ -46,21 +46,21 @@ def test_the_driver_where_only_nvidia_smi_knows_it(tmp_path: Path) -> None:
 def test_containers(
     tmp_path: Path, files: dict[str, str], environment: dict[str, str], kind: str
 ) -> None:
-    write(tmp_path, **files)
+    write_files(tmp_path, **files)
     assert Machine(root=tmp_path, environment=environment).container == kind
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "bytes").write_bytes(b"\xff\xfe a\n")
-    made = Machine(root=tmp_path)
+    examined = Machine(root=tmp_path)
     assert (
-        made.read_text("/folder"),
-        made.read_text("/nowhere"),
-        made.find_paths("/nowhere/*"),
-        made.list_folder("/bytes"),
+        examined.read_text("/folder"),
+        examined.read_text("/nowhere"),
+        examined.find_paths("/nowhere/*"),
+        examined.list_folder("/bytes"),
     ) == ("", "", [], [])
-    assert made.read_text("/bytes").endswith("a")
+    assert examined.read_text("/bytes").endswith("a")
 
 
 @pytest.mark.parametrize(

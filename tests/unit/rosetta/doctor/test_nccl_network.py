@@ -4,56 +4,69 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_machine import OPEN, PROPRIETARY, find, ids, machine, write
+from tests.support.fake_machine import (
+    OPEN,
+    PROPRIETARY,
+    find_finding,
+    find_levels,
+    make_machine,
+    write_files,
+)
 
 TWO_NODES = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[1-2]", "SLURMD_NODENAME": "n1"}
 
 
 def with_rdma(root: Path, state: str = "4: ACTIVE") -> None:
-    write(
+    write_files(
         root,
         sys__class__infiniband__mlx5_0__ports__1__state="4: ACTIVE\n",
         sys__class__infiniband__mlx5_1__ports__1__state=f"{state}\n",
     )
-    write(root, dev__infiniband__uverbs0="")
+    write_files(root, dev__infiniband__uverbs0="")
 
 
 def test_rdma_without_peermem(tmp_path: Path) -> None:
     with_rdma(tmp_path)
-    found = find(machine(tmp_path, version=PROPRIETARY, environment=TWO_NODES), "no-gpudirect")
+    found = find_finding(
+        make_machine(tmp_path, version=PROPRIETARY, environment=TWO_NODES), "no-gpudirect"
+    )
     assert found.level == "warning"
     assert "modprobe nvidia-peermem" in found.do
-    assert ids(machine(tmp_path, version=PROPRIETARY))["no-gpudirect"] == "note", (
+    assert find_levels(make_machine(tmp_path, version=PROPRIETARY))["no-gpudirect"] == "note", (
         "on one node it is not used"
     )
-    assert "no-gpudirect" not in ids(machine(tmp_path, version=OPEN, environment=TWO_NODES)), (
-        "the open modules have DMA-BUF"
+    assert "no-gpudirect" not in find_levels(
+        make_machine(tmp_path, version=OPEN, environment=TWO_NODES)
+    ), "the open modules have DMA-BUF"
+    write_files(tmp_path, sys__module__nvidia_peermem__refcnt="0")
+    assert "no-gpudirect" not in find_levels(
+        make_machine(tmp_path, version=PROPRIETARY, environment=TWO_NODES)
     )
-    write(tmp_path, sys__module__nvidia_peermem__refcnt="0")
-    assert "no-gpudirect" not in ids(machine(tmp_path, version=PROPRIETARY, environment=TWO_NODES))
 
 
-def test_devices_that_a_container_does_not_pass_on(tmp_path: Path) -> None:
-    write(tmp_path, sys__class__infiniband__mlx5_0__ports__1__state="4: ACTIVE\n")
+def test_rdma_devices_hidden_from_a_container(tmp_path: Path) -> None:
+    write_files(tmp_path, sys__class__infiniband__mlx5_0__ports__1__state="4: ACTIVE\n")
     assert (
         "/dev/infiniband"
-        in find(machine(tmp_path, environment=TWO_NODES), "rdma-devices-hidden").do
+        in find_finding(make_machine(tmp_path, environment=TWO_NODES), "rdma-devices-hidden").do
     )
 
 
 @pytest.mark.parametrize(("state", "level"), [("1: DOWN", "note"), ("4: ACTIVE", None)])
-def test_ports(tmp_path: Path, state: str, level: str | None) -> None:
+def test_inactive_ports(tmp_path: Path, state: str, level: str | None) -> None:
     with_rdma(tmp_path, state)
-    made = machine(tmp_path, environment=TWO_NODES)
-    assert ids(made).get("rdma-port-down") == level
+    examined = make_machine(tmp_path, environment=TWO_NODES)
+    assert find_levels(examined).get("rdma-port-down") == level
     if level:
-        assert find(made, "rdma-port-down").what == "not active: mlx5_1 port 1"
+        assert find_finding(examined, "rdma-port-down").what == "not active: mlx5_1 port 1"
 
 
-def test_switched_off(tmp_path: Path) -> None:
+def test_rdma_switched_off(tmp_path: Path) -> None:
     with_rdma(tmp_path)
     assert (
-        ids(machine(tmp_path, environment={**TWO_NODES, "NCCL_IB_DISABLE": "1"}))["rdma-disabled"]
+        find_levels(make_machine(tmp_path, environment={**TWO_NODES, "NCCL_IB_DISABLE": "1"}))[
+            "rdma-disabled"
+        ]
         == "warning"
     )
 
@@ -71,11 +84,11 @@ def test_switched_off(tmp_path: Path) -> None:
         ("NCCL_IB_HCA", "=mlx5", "warning"),
     ],
 )
-def test_what_nccl_is_told_to_take(
+def test_variables_that_select_devices(
     tmp_path: Path, name: str, value: str, level: str | None
 ) -> None:
     with_rdma(tmp_path)
-    made = machine(tmp_path, environment={**TWO_NODES, name: value})
-    assert ids(made).get("nccl-names-nothing") == level
+    examined = make_machine(tmp_path, environment={**TWO_NODES, name: value})
+    assert find_levels(examined).get("nccl-names-nothing") == level
     if level:
-        assert find(made, "nccl-names-nothing").where == name
+        assert find_finding(examined, "nccl-names-nothing").where == name

@@ -9,7 +9,7 @@ import pytest
 
 from rosetta.core.system_queries import CommandResult
 from rosetta.doctor.machine import Machine
-from tests.support.fake_machine import H100, find, ids, machine
+from tests.support.fake_machine import H100, find_finding, find_levels, make_machine
 
 JOB = {
     "SLURM_JOB_ID": "7",
@@ -21,7 +21,7 @@ JOB = {
 
 def in_job(root: Path, off: Sequence[float] = (0, 0, 0), **changes: Any) -> Machine:
     """A job of three nodes, whose clocks are so many seconds off."""
-    usual = machine(root).run_command
+    usual = make_machine(root).run_command
 
     def run(argv: Sequence[str], seconds: float) -> CommandResult | None:
         if argv[0] != "srun":
@@ -40,21 +40,25 @@ def in_job(root: Path, off: Sequence[float] = (0, 0, 0), **changes: Any) -> Mach
             0, "".join(f"{task}: {time.time() + each:.9f}\n" for task, each in enumerate(off)), ""
         )
 
-    return machine(root, **{"environment": JOB, "run_command": run, **changes})
+    return make_machine(root, **{"environment": JOB, "run_command": run, **changes})
 
 
-def test_a_job_in_order(tmp_path: Path) -> None:
-    assert ids(in_job(tmp_path)) == {}
+def test_a_healthy_job_has_no_findings(tmp_path: Path) -> None:
+    assert find_levels(in_job(tmp_path)) == {}
 
 
 def test_names_that_do_not_resolve(tmp_path: Path) -> None:
-    made = in_job(tmp_path, resolve_host=lambda name: [] if name in ("n2", "n3") else ["10.0.0.1"])
-    found = find(made, "host-unresolvable")
+    examined = in_job(
+        tmp_path, resolve_host=lambda name: [] if name in ("n2", "n3") else ["10.0.0.1"]
+    )
+    found = find_finding(examined, "host-unresolvable")
     assert (found.level, found.where) == ("blocker", "SLURM_JOB_NODELIST")
     assert "n2, n3" in found.what
-    assert "host-unresolvable" not in ids(in_job(tmp_path, quick=True, resolve_host=lambda _: []))
-    named = find(
-        machine(tmp_path, resolve_host=lambda _: []),
+    assert "host-unresolvable" not in find_levels(
+        in_job(tmp_path, quick=True, resolve_host=lambda _: [])
+    )
+    named = find_finding(
+        make_machine(tmp_path, resolve_host=lambda _: []),
         "host-unresolvable",
         hosts=[f"m{n}" for n in range(9)],
     )
@@ -63,22 +67,22 @@ def test_names_that_do_not_resolve(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("own", "found"), [("n1", False), ("n2", True)])
-def test_another_node_that_is_this_one(tmp_path: Path, own: str, found: bool) -> None:
-    made = in_job(
+def test_a_node_that_resolves_to_loopback(tmp_path: Path, own: str, found: bool) -> None:
+    examined = in_job(
         tmp_path, resolve_host=lambda name: ["127.0.1.1"] if name == own else ["10.0.0.1"]
     )
-    assert ("host-is-loopback" in ids(made)) == found
+    assert ("host-is-loopback" in find_levels(examined)) == found
 
 
 def test_clocks(tmp_path: Path) -> None:
-    found = find(in_job(tmp_path, off=(0, 0, -40)), "clocks-differ")
+    found = find_finding(in_job(tmp_path, off=(0, 0, -40)), "clocks-differ")
     assert found.level == "warning"
     assert found.what.startswith("n3: at least")
-    assert "clocks-differ" in ids(in_job(tmp_path, off=(0, 3600, 0)))
+    assert "clocks-differ" in find_levels(in_job(tmp_path, off=(0, 3600, 0)))
     elsewhere = in_job(tmp_path, off=(0, 3600, 0), environment={**JOB, "SLURM_PROCID": "2"})
-    assert ids(elsewhere) == {}, "the first process asks for all"
-    assert ids(in_job(tmp_path, off=(0, 0)))["clocks-not-asked"] == "note"
-    assert ids(in_job(tmp_path, run_command=lambda *_: None))["clocks-not-asked"] == "note"
+    assert find_levels(elsewhere) == {}, "the first process asks for all"
+    assert find_levels(in_job(tmp_path, off=(0, 0)))["clocks-not-asked"] == "note"
+    assert find_levels(in_job(tmp_path, run_command=lambda *_: None))["clocks-not-asked"] == "note"
 
 
 @pytest.mark.parametrize(
@@ -106,8 +110,8 @@ def test_a_gpu_for_each_process(
     tmp_path: Path, environment: dict[str, str], found: dict[str, str]
 ) -> None:
     assert (
-        ids(
-            machine(
+        find_levels(
+            make_machine(
                 tmp_path,
                 gpus=[H100] * 8,
                 environment={**environment, "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
@@ -117,6 +121,6 @@ def test_a_gpu_for_each_process(
     )
 
 
-def test_a_list_that_slurm_did_not_write(tmp_path: Path) -> None:
-    made = machine(tmp_path, environment={"SLURM_JOB_NODELIST": "n[1-$(reboot)]\n\x1b[2J"})
-    assert find(made, "node-list-unread").where == "SLURM_JOB_NODELIST"
+def test_an_invalid_node_list(tmp_path: Path) -> None:
+    examined = make_machine(tmp_path, environment={"SLURM_JOB_NODELIST": "n[1-$(reboot)]\n\x1b[2J"})
+    assert find_finding(examined, "node-list-unread").where == "SLURM_JOB_NODELIST"

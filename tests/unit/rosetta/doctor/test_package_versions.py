@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_machine import INSTALLED, find, ids, machine
+from tests.support.fake_machine import INSTALLED, find_finding, find_levels, make_machine
 
 
 @pytest.mark.parametrize(
@@ -33,16 +33,18 @@ from tests.support.fake_machine import INSTALLED, find, ids, machine
         ),
     ],
 )
-def test_what_belongs_together(
+def test_packages_that_do_not_fit_together(
     tmp_path: Path, changes: dict[str, list[str]], found: dict[str, str]
 ) -> None:
     installed = {name: versions for name, versions in {**INSTALLED, **changes}.items() if versions}
-    made = machine(tmp_path, installed=installed, environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
-    assert ids(made) == found
+    examined = make_machine(
+        tmp_path, installed=installed, environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    )
+    assert find_levels(examined) == found
 
 
-def test_against_the_lock(tmp_path: Path) -> None:
-    made = machine(
+def test_packages_that_differ_from_the_lock(tmp_path: Path) -> None:
+    examined = make_machine(
         tmp_path,
         pinned={
             "jax": "0.10.2",
@@ -52,24 +54,26 @@ def test_against_the_lock(tmp_path: Path) -> None:
             "seqio": "1",
         },
     )
-    there, locked = re.findall(r"\d[\d.]+\d", find(made, "not-as-locked").what)
+    there, locked = re.findall(r"\d[\d.]+\d", find_finding(examined, "not-as-locked").what)
     assert (there, locked) == ("9.28.1.4", "9.30")
-    assert "nvidia-nccl-cu13" in find(made, "locked-package-missing").what
+    assert "nvidia-nccl-cu13" in find_finding(examined, "locked-package-missing").what
 
 
-def test_on_a_login_node(tmp_path: Path) -> None:
-    made = machine(tmp_path, driver="", gpus=(), baked=False, record={}, installed={})
-    assert ids(made) == {"no-driver": "note", "no-jax": "note"}
+def test_a_python_without_jax(tmp_path: Path) -> None:
+    examined = make_machine(tmp_path, driver="", gpus=(), baked=False, record={}, installed={})
+    assert find_levels(examined) == {"no-driver": "note", "no-jax": "note"}
 
 
-def test_gpus_and_a_jax_for_the_cpu(tmp_path: Path) -> None:
+def test_jax_without_a_cuda_plugin_on_a_gpu_machine(tmp_path: Path) -> None:
     plain = {"jax": ["0.10.2"], "jaxlib": ["0.10.2"]}
     assert (
-        ids(machine(tmp_path, installed=plain, record={"accelerator": "cpu"}))["no-plugin"]
+        find_levels(make_machine(tmp_path, installed=plain, record={"accelerator": "cpu"}))[
+            "no-plugin"
+        ]
         == "blocker"
     )
-    assert "no-plugin" not in ids(
-        machine(
+    assert "no-plugin" not in find_levels(
+        make_machine(
             tmp_path,
             installed=plain,
             record={"accelerator": "cpu"},

@@ -48,7 +48,7 @@ def test_lists_of_hosts(text: str, hosts: list[str]) -> None:
         "a" * 9 + "/",
     ],
 )
-def test_what_is_none(text: str) -> None:
+def test_invalid_lists_of_hosts(text: str) -> None:
     kind = errors.TOO_BIG if text == "[1-999][1-999]" else errors.INVALID
     with errors.refused(kind, where="here"):
         slurm_job.parse_hosts(text, "here")
@@ -74,5 +74,5 @@ def test_many_hosts() -> None:
         ({"SLURM_STEP_TASKS_PER_NODE": "8(x2)", "SLURM_NODEID": "7"}, 8),
     ],
 )
-def test_processes_of_a_node(environment: dict[str, str], count: int) -> None:
+def test_count_of_processes_on_a_node(environment: dict[str, str], count: int) -> None:
     assert slurm_job.count_node_tasks(environment) == count

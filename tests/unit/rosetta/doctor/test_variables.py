@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from rosetta.core.variables import lookup
-from tests.support.fake_machine import A100, H100, find, ids, machine, write
+from tests.support.fake_machine import (
+    A100,
+    H100,
+    find_finding,
+    find_levels,
+    make_machine,
+    write_files,
+)
 
 
 @pytest.mark.parametrize("name", ["XLA_FLAGS", "BASE_XLA_FLAGS"])
@@ -27,16 +34,18 @@ from tests.support.fake_machine import A100, H100, find, ids, machine, write
         ("--set_xla_dump_to=s3cret", ["--xla_dump_to"]),
     ],
 )
-def test_flags_that_are_gone(tmp_path: Path, name: str, flags: str, instead: list[str]) -> None:
-    found = find(
-        machine(tmp_path, environment={name: f"--xla_gpu_enable_triton_gemm=false {flags}"}),
+def test_removed_flags_are_reported(
+    tmp_path: Path, name: str, flags: str, instead: list[str]
+) -> None:
+    found = find_finding(
+        make_machine(tmp_path, environment={name: f"--xla_gpu_enable_triton_gemm=false {flags}"}),
         "xla-flag-gone",
     )
     assert (found.level, found.where) == ("warning", name)
     assert [word for word in found.do.split() if word.startswith("--")] == instead
 
 
-def test_flags_of_today(tmp_path: Path) -> None:
+def test_current_flags_are_accepted(tmp_path: Path) -> None:
     asked = list[Sequence[str]]()
 
     def refused(flags: Sequence[str]) -> str:
@@ -44,8 +53,8 @@ def test_flags_of_today(tmp_path: Path) -> None:
         return "XLA has no flag --xla_misspelt=s3cret"
 
     text = "--xla_gpu_enable_triton_gemm=false --xla_gpu_graph_level=0 --xla_misspelt=s3cret"
-    found = find(
-        machine(tmp_path, environment={"XLA_FLAGS": text}, explain_refused_flags=refused),
+    found = find_finding(
+        make_machine(tmp_path, environment={"XLA_FLAGS": text}, explain_refused_flags=refused),
         "xla-flag-refused",
     )
     assert found.what.endswith(" --xla_misspelt")
@@ -56,26 +65,29 @@ def test_flags_of_today(tmp_path: Path) -> None:
             "--xla_misspelt=s3cret",
         ]
     ], "as the scripts would give them"
-    value = machine(
+    value = make_machine(
         tmp_path,
         environment={"XLA_FLAGS": "--a=b"},
         explain_refused_flags=lambda _: "'s3cret' is not a valid value for a",
     )
-    assert find(value, "xla-flag-refused").what.endswith(" of a")
-    assert "s3cret" not in str(find(value, "xla-flag-refused"))
+    assert find_finding(value, "xla-flag-refused").what.endswith(" of a")
+    assert "s3cret" not in str(find_finding(value, "xla-flag-refused"))
     asked.clear()
-    assert "xla-flag-refused" not in ids(
-        machine(
+    assert "xla-flag-refused" not in find_levels(
+        make_machine(
             tmp_path, environment={"XLA_FLAGS": text}, explain_refused_flags=refused, quick=True
         )
     )
-    assert "xla-flag-refused" not in ids(machine(tmp_path, explain_refused_flags=refused))
+    assert "xla-flag-refused" not in find_levels(
+        make_machine(tmp_path, explain_refused_flags=refused)
+    )
     assert asked == []
 
 
 def test_a_quote_that_is_not_closed(tmp_path: Path) -> None:
-    found = find(
-        machine(tmp_path, environment={"XLA_FLAGS": "--xla_dump_to='s3cret"}), "xla-flags-quote"
+    found = find_finding(
+        make_machine(tmp_path, environment={"XLA_FLAGS": "--xla_dump_to='s3cret"}),
+        "xla-flags-quote",
     )
     assert (found.level, found.what) == ("blocker", "a quote is not closed")
     assert "s3cret" not in str(found)
@@ -84,21 +96,27 @@ def test_a_quote_that_is_not_closed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["XLA_FLAGS", "BASE_XLA_FLAGS"])
 @pytest.mark.parametrize("flags", ["xla_s3cret=1 --xla_x=1", "--xla_dump_to s3cret"])
 def test_a_word_without_dashes(tmp_path: Path, name: str, flags: str) -> None:
-    found = find(machine(tmp_path, environment={name: flags}), "xla-flags-word")
+    found = find_finding(make_machine(tmp_path, environment={name: flags}), "xla-flags-word")
     assert (found.level, found.where) == ("blocker", name)
     assert "s3cret" not in str(found)
 
 
 def test_an_unknown_platform(tmp_path: Path) -> None:
-    found = find(machine(tmp_path, environment={"JAX_PLATFORMS": "cpuu"}), "variable-invalid")
+    found = find_finding(
+        make_machine(tmp_path, environment={"JAX_PLATFORMS": "cpuu"}), "variable-invalid"
+    )
     assert (found.level, found.where) == ("blocker", "JAX_PLATFORMS")
-    assert "variable-invalid" not in ids(machine(tmp_path, environment={"JAX_PLATFORMS": "gpu"}))
+    assert "variable-invalid" not in find_levels(
+        make_machine(tmp_path, environment={"JAX_PLATFORMS": "gpu"})
+    )
 
 
 @pytest.mark.parametrize(("value", "level"), [("cpu", "warning"), ("cuda,cpu", None), ("", None)])
 def test_the_cpu_on_a_machine_with_gpus(tmp_path: Path, value: str, level: str | None) -> None:
     assert (
-        ids(machine(tmp_path, environment={"JAX_PLATFORMS": value})).get("cpu-on-gpu-machine")
+        find_levels(make_machine(tmp_path, environment={"JAX_PLATFORMS": value})).get(
+            "cpu-on-gpu-machine"
+        )
         == level
     )
 
@@ -117,14 +135,16 @@ def test_connections_on_hopper(
 ) -> None:
     environment = {"CUDA_DEVICE_MAX_CONNECTIONS": value} if value else {}
     assert (
-        ids(machine(tmp_path, gpus=cards, environment=environment)).get("connections-hopper")
+        find_levels(make_machine(tmp_path, gpus=cards, environment=environment)).get(
+            "connections-hopper"
+        )
         == level
     )
 
 
-def test_more_gpus_named_than_there_are(tmp_path: Path) -> None:
-    found = find(
-        machine(tmp_path, gpus=[A100] * 4, environment={"CUDA_VISIBLE_DEVICES": "0,1,9,2"}),
+def test_visible_devices_name_more_gpus_than_exist(tmp_path: Path) -> None:
+    found = find_finding(
+        make_machine(tmp_path, gpus=[A100] * 4, environment={"CUDA_VISIBLE_DEVICES": "0,1,9,2"}),
         "visible-devices",
     )
     assert "4 GPUs" in found.what
@@ -143,10 +163,10 @@ def test_more_gpus_named_than_there_are(tmp_path: Path) -> None:
     ],
 )
 def test_the_share_of_memory(tmp_path: Path, value: str, level: str | None) -> None:
-    made = machine(tmp_path, environment={"XLA_PYTHON_CLIENT_MEM_FRACTION": value})
-    assert ids(made).get("memory-fraction") == level
+    examined = make_machine(tmp_path, environment={"XLA_PYTHON_CLIENT_MEM_FRACTION": value})
+    assert find_levels(examined).get("memory-fraction") == level
     if value == "s3cret":
-        assert value not in str(find(made, "memory-fraction"))
+        assert value not in str(find_finding(examined, "memory-fraction"))
 
 
 @pytest.mark.parametrize(
@@ -159,18 +179,22 @@ def test_the_share_of_memory(tmp_path: Path, value: str, level: str | None) -> N
         ("libstdc++.so.6", False),
     ],
 )
-def test_libraries_before_those_of_jax(tmp_path: Path, library: str, shadows: bool) -> None:
-    write(tmp_path, **{f"opt__cuda__lib64__{library}": ""})
-    made = machine(tmp_path, environment={"LD_LIBRARY_PATH": "/**:/nowhere::/opt/cuda/lib64"})
-    assert ("cuda-shadowed" in ids(made)) == shadows
+def test_cuda_libraries_in_ld_library_path(tmp_path: Path, library: str, shadows: bool) -> None:
+    write_files(tmp_path, **{f"opt__cuda__lib64__{library}": ""})
+    examined = make_machine(
+        tmp_path, environment={"LD_LIBRARY_PATH": "/**:/nowhere::/opt/cuda/lib64"}
+    )
+    assert ("cuda-shadowed" in find_levels(examined)) == shadows
     if shadows:
-        assert "/opt/cuda/lib64 has" in find(made, "cuda-shadowed").what
+        assert "/opt/cuda/lib64 has" in find_finding(examined, "cuda-shadowed").what
 
 
 SLOW = [variable.name for variable in lookup.TABLE if variable.slow_because]
 
 
 @pytest.mark.parametrize("name", SLOW)
-def test_left_over_from_a_search(tmp_path: Path, name: str) -> None:
-    assert ids(machine(tmp_path, environment={name: "1"}))["slow-variable"] == "warning"
-    assert "slow-variable" not in ids(machine(tmp_path, environment={name: "0"}))
+def test_debugging_variables_are_reported(tmp_path: Path, name: str) -> None:
+    assert (
+        find_levels(make_machine(tmp_path, environment={name: "1"}))["slow-variable"] == "warning"
+    )
+    assert "slow-variable" not in find_levels(make_machine(tmp_path, environment={name: "0"}))
