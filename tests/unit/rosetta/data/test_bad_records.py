@@ -64,14 +64,14 @@ def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     json_lines.set_field_option("TEXT_FIELD")
 
 
-def lines(path: Path, bad: str, at: int = 40) -> str:
+def write_lines(path: Path, bad: str, at: int = 40) -> str:
     body = "\n".join([*GOOD[:at], bad, *GOOD[at:]]) + "\n"
     encoded = body.encode("latin-1") if "\xff" in bad else body.encode()
     path.write_bytes(gzip.compress(encoded) if path.suffix == ".gz" else encoded)
     return f"jsonl:{path}"
 
 
-def train_rows(data: str) -> list[Any]:
+def read_target_rows(data: str) -> list[Any]:
     batches = pipeline.Batches(corpora.recipe(data, "lm", inputs=0), 60)
     return [row for step in range(6) for row in batches.make_batch(step)["decoder_target_tokens"]]
 
@@ -81,12 +81,12 @@ def train_rows(data: str) -> list[Any]:
 def test_every_reader_of_lines_names_the_line_or_skips_it(
     bad: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, fault = lines(tmp_path / name, bad), BAD_LINES[bad]
+    data, fault = write_lines(tmp_path / name, bad), BAD_LINES[bad]
     source = data_spec.parse_spec(data)
     reads: list[Callable[[], list[Any]]] = [lambda: list(documents.read_documents(source, "text"))]
     if name == "a.jsonl":
         corpus = text_corpora.open_corpus(source, "text")
-        reads += [lambda: corpus.read_texts(0, corpus.size), lambda: train_rows(data)]
+        reads += [lambda: corpus.read_texts(0, corpus.size), lambda: read_target_rows(data)]
     for read in reads:
         with errors.refused(
             errors.INVALID,
@@ -106,7 +106,7 @@ def test_every_reader_of_lines_names_the_line_or_skips_it(
 def test_data_check_reads_all_records_and_counts_bad_ones(
     bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = lines(tmp_path / "a.jsonl", bad, at=60)
+    data = write_lines(tmp_path / "a.jsonl", bad, at=60)
     assert run("data", "check", data, "--mean-span", "20", "--head")[0]["ok"]
     result, text = run("data", "check", data, "--mean-span", "20")
     assert not result["ok"]
@@ -133,12 +133,12 @@ def test_data_check_prints_the_first_bad_records_of_each_kind(tmp_path: Path) ->
 def test_every_reader_replaces_lone_surrogates_and_warns_once(
     line: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = lines(tmp_path / "a.jsonl", line)
+    data = write_lines(tmp_path / "a.jsonl", line)
     source = data_spec.parse_spec(data)
     assert text in list(documents.read_documents(source, "text"))
     corpus = text_corpora.open_corpus(source, "text")
     assert text in corpus.read_texts(0, corpus.size)
-    train_rows(data)
+    read_target_rows(data)
     assert run("data", "check", data, "--mean-span", "20")[0]["ok"]
     run("data", "show", data, "--mean-span", "20")
     run("data", "cache", data, "--out", str(tmp_path / "out"), "--jobs", "1")
@@ -223,7 +223,7 @@ def test_bad_records_of_pairs_are_named_or_skipped(
 def test_workers_report_skipped_records_to_the_trainer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    data = lines(tmp_path / "a.jsonl", '{"text": null}')
+    data = write_lines(tmp_path / "a.jsonl", '{"text": null}')
     monkeypatch.setenv("BAD_RECORDS", "skip")
     batches = pipeline.Batches(corpora.recipe(data, "lm", inputs=0), 8)
     capfd.readouterr()
@@ -347,12 +347,12 @@ def test_a_file_that_changed_at_equal_size_is_noticed(
 def test_a_repaired_file_continues_in_the_same_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = lines(tmp_path / "a.jsonl", '{"text": null}')
+    data = write_lines(tmp_path / "a.jsonl", '{"text": null}')
     recipe = corpora.recipe(data, "lm", inputs=0)
     monkeypatch.setenv("BAD_RECORDS", "skip")
     before = pipeline.Batches(recipe, 4)
     state = json.loads(json.dumps(before.make_state(3)))
-    lines(tmp_path / "a.jsonl", "")
+    write_lines(tmp_path / "a.jsonl", "")
     with errors.refused(
         errors.DIFFERS, where="DATA=", names="a.jsonl", remedy="CHANGED_DATA=accept"
     ):

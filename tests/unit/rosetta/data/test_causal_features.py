@@ -17,7 +17,7 @@ BYTES = vocabularies.Vocabulary("byte", 0)
 NONE: Any = np.zeros((1, 0), np.int32)
 
 
-def fields(tokens: list[int], *, pack: bool, bos: int = 0) -> dict[str, list[Any]]:
+def make_features(tokens: list[int], *, pack: bool, bos: int = 0) -> dict[str, list[Any]]:
     source_rows = rows.make_unpacked_rows(NONE, np.array([tokens], np.int32))
     return {
         name: array[0].tolist()
@@ -29,7 +29,7 @@ def fields(tokens: list[int], *, pack: bool, bos: int = 0) -> dict[str, list[Any
 
 def test_a_row_of_running_text_is_one_segment() -> None:
     # 0 in the middle is an unknown token where a vocabulary has it there (LLaMA's), at the end it is padding.
-    features = fields([7, 0, 1, 9, 0, 0], pack=False, bos=5)
+    features = make_features([7, 0, 1, 9, 0, 0], pack=False, bos=5)
     assert features["ids"] == [5, 7, 0, 1, 9, 0]
     assert features["labels"] == [7, 0, 1, 9, 0, 0]
     assert features["weights"] == [1, 1, 1, 1, 0, 0]
@@ -40,7 +40,7 @@ def test_a_row_of_running_text_is_one_segment() -> None:
 
 
 def test_packed_documents_are_segments_that_begin_anew() -> None:
-    features = fields([7, 8, 1, 9, 1, 4, 0], pack=True, bos=5)
+    features = make_features([7, 8, 1, 9, 1, 4, 0], pack=True, bos=5)
     assert features["segment_ids"] == [1, 1, 1, 2, 2, 3, 0]
     assert features["segment_pos"] == [0, 1, 2, 0, 1, 0, 0]
     assert features["ids"] == [5, 7, 8, 5, 9, 5, 0]

@@ -13,7 +13,7 @@ TOP = BYTES.size - 1
 SENTINELS = np.array(BYTES.sentinel_ids, np.int32)
 
 
-def undone(inputs: np.ndarray, targets: np.ndarray) -> list[int]:
+def restore_window(inputs: np.ndarray, targets: np.ndarray) -> list[int]:
     """Put the masked spans back where their sentinels stand."""
     spans: dict[int, list[int]] = {}
     current: list[int] = []
@@ -40,7 +40,7 @@ def test_span_corruption_loses_nothing_and_adds_nothing(length: int, span: float
     keys = shuffling.derive_keys(1, np.arange(8))
     inputs, targets = objectives.corrupt_spans(tokens, keys, SENTINELS, 0.15, span)
     for row in range(8):
-        assert undone(inputs[row], targets[row]) == tokens[row].tolist()
+        assert restore_window(inputs[row], targets[row]) == tokens[row].tolist()
     noise = min(max(round(length * 0.15), 1), length - 1)
     assert (targets <= TOP - 100).sum() == 8 * noise
     assert inputs[:, 0].max() <= TOP - 100  # a row begins with a token that is kept
@@ -95,7 +95,7 @@ def test_short_and_empty_windows_still_make_rows() -> None:
     assert inputs[1].tolist() == [1] + [0] * 31
     assert (inputs == vocabularies.EOS).sum(axis=1).tolist() == [1] * 5
     assert (targets == vocabularies.EOS).sum(axis=1).tolist() == [1] * 5
-    assert undone(inputs[4], targets[4]) == [7] * 9
+    assert restore_window(inputs[4], targets[4]) == [7] * 9
 
 
 def test_prefix_lm_splits_a_window_at_any_place() -> None:

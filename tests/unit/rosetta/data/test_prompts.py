@@ -21,12 +21,12 @@ BOOLQ: list[dict[str, Any]] = [
 ]
 
 
-def lines(path: Path, records: list[dict[str, Any]]) -> str:
+def write_lines(path: Path, records: list[dict[str, Any]]) -> str:
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     return f"jsonl:{path}"
 
 
-def worded(data: str, objective: str, split: str = "test") -> list[dict[str, Any]]:
+def read_examples(data: str, objective: str, split: str = "test") -> list[dict[str, Any]]:
     return [
         {name: record[name] for name in ("inputs", "targets")}
         for record in task_records.read_examples(data_spec.parse_spec(data), objective, split)
@@ -53,10 +53,10 @@ def test_lambada_is_the_same_from_text_json_and_the_prepared_set(
     )
     for data in (
         f"text:{tmp_path}/a.txt",
-        lines(tmp_path / "a.jsonl", [{"text": PASSAGE}]),
+        write_lines(tmp_path / "a.jsonl", [{"text": PASSAGE}]),
         "tfds:my_lambada/lm",
     ):
-        assert worded(data, "lambada") == [LAMBADA], data
+        assert read_examples(data, "lambada") == [LAMBADA], data
 
 
 def test_boolq_is_formatted_from_both_layouts(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_boolq_is_formatted_from_both_layouts(tmp_path: Path) -> None:
         {"inputs": "Sheep eat grass.\nquestion: do sheep eat grass?\nanswer:", "targets": "yes"},
         {"inputs": "Sheep eat grass.\nquestion: do sheep eat lions?\nanswer:", "targets": "no"},
     ]
-    assert worded(lines(tmp_path / "a", BOOLQ), "boolq") == expected
+    assert read_examples(write_lines(tmp_path / "a", BOOLQ), "boolq") == expected
     own = [
         {
             "passage": record["passage"],
@@ -74,7 +74,7 @@ def test_boolq_is_formatted_from_both_layouts(tmp_path: Path) -> None:
         }
         for record in BOOLQ[:2]
     ]
-    assert worded(lines(tmp_path / "b", own), "boolq") == expected
+    assert read_examples(write_lines(tmp_path / "b", own), "boolq") == expected
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_record_of_another_task_is_refused(
     tmp_path: Path, objective: str, record: dict[str, Any], named: str
 ) -> None:
     with errors.refused(errors.INVALID, where="line 1", names=(objective, named)):
-        worded(lines(tmp_path / "a", [record]), objective)
+        read_examples(write_lines(tmp_path / "a", [record]), objective)
 
 
 def test_running_text_holds_no_questions(tmp_path: Path) -> None:
@@ -100,7 +100,12 @@ def test_running_text_holds_no_questions(tmp_path: Path) -> None:
 
 def test_a_prompt_has_no_end_token_and_a_long_one_keeps_its_question(tmp_path: Path) -> None:
     recipe = corpora.recipe(
-        lines(tmp_path / "a", BOOLQ), "boolq", extra_ids=0, inputs=24, targets=8, shuffle=False
+        write_lines(tmp_path / "a", BOOLQ),
+        "boolq",
+        extra_ids=0,
+        inputs=24,
+        targets=8,
+        shuffle=False,
     )
     batch = causal_features.CausalBatches(recipe, 2, bos=1).make_batch(0)
     for row, (record, answer) in enumerate(zip(BOOLQ, ("yes", "no"), strict=False)):

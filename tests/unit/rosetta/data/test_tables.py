@@ -53,19 +53,19 @@ READ = {
 }
 
 
-def write(folder: Path, name: str, body: str) -> Path:
+def write_table(folder: Path, name: str, body: str) -> Path:
     path = folder / "data" / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(gzip.compress(body.encode()) if name.endswith(".gz") else body.encode())
     return path
 
 
-def check(path: Path) -> dict[str, object]:
+def check_table(path: Path) -> dict[str, object]:
     separator = "\t" if ".tsv" in path.name.lower() else ","
     return tables.check_tables((str(path),), separator)
 
 
-def needs_datasets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def require_datasets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(folder / "hf"))
     pytest.importorskip("datasets", reason="NOT CHECKED: needs the packages of a baked environment")
 
@@ -74,12 +74,12 @@ def needs_datasets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_quote_that_swallows_rows_of_a_csv_is_refused(
     body: str, line: int, tmp_path: Path
 ) -> None:
-    path = write(tmp_path, "a.csv", body)
+    path = write_table(tmp_path, "a.csv", body)
     if not line:
-        assert check(path)["quoting"] == 0
+        assert check_table(path)["quoting"] == 0
         return
     with errors.refused(errors.INVALID, where=f"a.csv, line {line}", remedy=".tsv"):
-        check(path)
+        check_table(path)
 
 
 @pytest.mark.parametrize(("name", "body", "line", "count"), WIDTHS.values(), ids=WIDTHS)
@@ -87,15 +87,15 @@ def test_a_row_with_another_number_of_fields_is_refused(
     name: str, body: str, line: int, count: int, tmp_path: Path
 ) -> None:
     with errors.refused(errors.INVALID, where=f"{name}, line {line}", value=count):
-        check(write(tmp_path, name, body))
+        check_table(write_table(tmp_path, name, body))
 
 
 @pytest.mark.parametrize(("name", "body", "texts"), READ.values(), ids=READ)
 def test_each_field_is_read_as_text(
     name: str, body: str, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check(write(tmp_path, name, body))
-    needs_datasets(tmp_path, monkeypatch)
+    check_table(write_table(tmp_path, name, body))
+    require_datasets(tmp_path, monkeypatch)
     assert (
         list(documents.read_documents(data_spec.parse_spec(f"hf:{tmp_path}/data"), "text")) == texts
     )
@@ -109,10 +109,12 @@ def test_each_field_is_read_as_text(
 def test_a_row_is_refused_before_training(
     others: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needs_datasets(tmp_path, monkeypatch)
-    write(tmp_path, "a.csv", "text,id\nx,1,\n")
+    require_datasets(tmp_path, monkeypatch)
+    write_table(tmp_path, "a.csv", "text,id\nx,1,\n")
     for name in others:
-        write(tmp_path, name, '{"text": "y"}\n' if name.endswith(".json") else "text,id\nx,1\n")
+        write_table(
+            tmp_path, name, '{"text": "y"}\n' if name.endswith(".json") else "text,id\nx,1\n"
+        )
     source = data_spec.parse_spec(f"hf:{tmp_path}/data")
     if others == ["notes.json"]:  # the datasets package reads JSON there, and no table
         assert list(documents.read_documents(source, "text")) == ["y"]
@@ -133,30 +135,30 @@ def test_a_row_is_refused_before_training(
 def test_a_first_field_that_pandas_would_lose_is_refused(
     body: str, line: int, tmp_path: Path
 ) -> None:
-    path = write(tmp_path, "a.csv", body)
+    path = write_table(tmp_path, "a.csv", body)
     if not line:
-        assert check(path)["index_col"] is False
+        assert check_table(path)["index_col"] is False
         return
     with errors.refused(errors.INVALID, where=f"line {line}", remedy="dos2unix"):
-        check(path)
+        check_table(path)
 
 
 def test_two_kinds_of_tables_in_a_folder_are_refused(tmp_path: Path) -> None:
-    paths = [str(write(tmp_path, name, "text\nx\n")) for name in ("a.tsv", "b.csv")]
+    paths = [str(write_table(tmp_path, name, "text\nx\n")) for name in ("a.tsv", "b.csv")]
     with errors.refused(errors.CONFLICT, where=tmp_path, names=(".tsv", ".csv")):
         tables.check_tables(tuple(paths), ",")
 
 
 def test_a_file_that_cannot_be_checked_is_refused(tmp_path: Path) -> None:
     with errors.refused(errors.UNSUPPORTED, where="a.zip", names=(".csv", ".tsv")):
-        tables.check_tables((str(write(tmp_path, "a.zip", "")),), ",")
+        tables.check_tables((str(write_table(tmp_path, "a.zip", "")),), ",")
 
 
 def test_records_of_a_table_have_their_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needs_datasets(tmp_path, monkeypatch)
-    write(
+    require_datasets(tmp_path, monkeypatch)
+    write_table(
         tmp_path,
         "a.csv",
         "premise,hypothesis,label,idx\nNA,h,0,7\np,null,2,8\np,h,-1,9\np,h,,10\np,h,neutral,11\n",

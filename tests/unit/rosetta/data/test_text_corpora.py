@@ -16,7 +16,7 @@ DOCS = corpora.documents(60)
 WORDS = [word for doc in DOCS for word in doc.split()]
 
 
-def written(kind: str, folder: Path) -> str:
+def write_corpus(kind: str, folder: Path) -> str:
     if kind == "text":
         return corpora.text(folder, DOCS)
     if kind == "jsonl":
@@ -35,7 +35,7 @@ def corpus(
 ) -> text_corpora.Corpus:
     monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "home"))
     return text_corpora.open_corpus(
-        data_spec.parse_spec(written(request.param, tmp_path / "data")), "text"
+        data_spec.parse_spec(write_corpus(request.param, tmp_path / "data")), "text"
     )
 
 
