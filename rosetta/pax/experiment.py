@@ -116,8 +116,8 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         """Return the configuration of the task.
 
         Raises:
-          UserError: A hyper-parameter needs something that this line of Paxml lacks, or the
-            switches cannot be combined.
+          UserError: A hyper-parameter needs something that this version of Paxml lacks, or
+            the switches cannot be combined.
         """
         self._convert_values()
         task = super().task()

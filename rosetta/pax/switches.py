@@ -1,8 +1,8 @@
 """The switches of an experiment: how its model is computed, and what of the model is trained.
 
-The switches are hyper-parameters, so `--fdl.NAME=VALUE` sets them. With all of them off, the
-configuration of an experiment stays as Paxml's base class and the experiment make it. With one on,
-a layer of rosetta takes the place of a layer of Praxis.
+The switches are hyper-parameters, so `--fdl.NAME=VALUE` sets them. A switch that is on puts
+rosetta's layers or learner in the place of Praxis' and Paxml's. With all switches off, the
+configuration of an experiment has no layer of this kind.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Switches:
             return task
         if jax.__version_info__ < _OLDEST_JAX:
             raise UserError(
-                f"JAX {jax.__version__} of this line is too old for any of them",
+                f"JAX {jax.__version__} is too old for the switches",
                 "the switches",
                 "use the pax distribution, not pax-1.4, or leave the switches off",
                 kind=UNSUPPORTED,

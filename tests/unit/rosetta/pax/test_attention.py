@@ -48,7 +48,7 @@ LAYERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
-def _given() -> tuple[Any, Any, Any, Any]:
+def _make_inputs() -> tuple[Any, Any, Any, Any]:
     """Activations, the mask that praxis makes for causal rows with padding at the end, positions, and which tokens are real."""
     x = jnp.asarray(np.random.default_rng(0).normal(size=(BATCH, LENGTH, WIDE)), jnp.float32)
     paddings = (jnp.arange(LENGTH)[None] >= jnp.array([[LENGTH], [9], [4]])).astype(jnp.float32)
@@ -58,29 +58,39 @@ def _given() -> tuple[Any, Any, Any, Any]:
     return x, mask, jnp.tile(jnp.arange(LENGTH)[None], (BATCH, 1)), paddings == 0
 
 
+def _compute_gradients(layer: Any, variables: Any) -> tuple[Any, Any]:
+    """The result of a layer at the real tokens, and the gradients of a loss of it."""
+    x, mask, positions, real = _make_inputs()
+    target = jnp.asarray(np.random.default_rng(1).normal(size=x.shape), jnp.float32)
+
+    def loss(variables: Any, x: Any) -> Any:
+        result = layer.apply(variables, x, x, x, mask, positions, positions)[0]
+        return jnp.sum(jnp.where(real[..., None], result * target, 0)), result
+
+    (_, result), gradients = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(variables, x)
+    return result[real], gradients
+
+
+def _assert_near(gradients: Any, expected: Any) -> None:
+    pairs = zip(jax.tree.leaves(gradients), jax.tree.leaves(expected), strict=True)
+    for leaf, expected_leaf in pairs:
+        tolerance = 1e-5 * max(1.0, float(jnp.max(jnp.abs(expected_leaf))))
+        np.testing.assert_allclose(leaf, expected_leaf, rtol=1e-4, atol=tolerance)
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_fused_attention_equals_upstreams_without_padding(name: str) -> None:
     upstreams, ours, more = LAYERS[name]
-    x, mask, positions, real = _given()
     plain = base_layer.instantiate(pax_fiddle.Config(upstreams, name="it", **_SHARED, **more))
     fused = base_layer.instantiate(
         pax_fiddle.Config(ours, name="it", **_SHARED, **more, implementation="xla")
     )
+    x, mask, positions, _ = _make_inputs()
     variables = plain.init(jax.random.key(1), x, x, x, mask, positions, positions)
-    target = jnp.asarray(np.random.default_rng(1).normal(size=x.shape), jnp.float32)
-
-    def loss(layer: Any, variables: Any, x: Any) -> Any:
-        made = layer.apply(variables, x, x, x, mask, positions, positions)[0]
-        return jnp.sum(jnp.where(real[..., None], made * target, 0)), made
-
-    graded = jax.value_and_grad(loss, argnums=(1, 2), has_aux=True)
-    (_, expected), expected_back = graded(plain, variables, x)
-    (_, found), back = graded(fused, variables, x)
-    np.testing.assert_allclose(found[real], expected[real], rtol=1e-5, atol=1e-5)
-    for one, other in zip(jax.tree.leaves(back), jax.tree.leaves(expected_back), strict=True):
-        np.testing.assert_allclose(
-            one, other, rtol=1e-4, atol=1e-5 * max(1.0, float(jnp.max(jnp.abs(other))))
-        )
+    expected, expected_gradients = _compute_gradients(plain, variables)
+    result, gradients = _compute_gradients(fused, variables)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+    _assert_near(gradients, expected_gradients)
 
 
 _BFLOAT: dict[str, Any] = {**_SHARED, **_GPT, "fprop_dtype": jnp.bfloat16}
@@ -102,7 +112,7 @@ def test_upstreams_layer_computes_what_a_kernel_cannot(
     capsys: pytest.CaptureFixture[str], more: Any, says: str
 ) -> None:
     log.forget_shown()
-    x, mask, positions, _ = _given()
+    x, mask, positions, _ = _make_inputs()
     sizes = {**_BFLOAT, **more}
     x = x.astype(sizes["fprop_dtype"])
     ours = base_layer.instantiate(
@@ -128,7 +138,7 @@ def test_upstreams_layer_computes_packed_rows_with_shared_keys(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log.forget_shown()
-    x, mask, positions, _ = _given()
+    x, mask, positions, _ = _make_inputs()
     sizes = {**_SHARED, "num_kv_heads": 2, **_ROTARY}
     ours = base_layer.instantiate(
         pax_fiddle.Config(

@@ -35,7 +35,7 @@ EQUATIONS = {
 }
 
 
-def _given(name: str) -> tuple[str, Any, Any, Any]:
+def _make_operands(name: str) -> tuple[str, Any, Any, Any]:
     equation, left, right = EQUATIONS[name]
     drawn = np.random.default_rng(3)
     x, kernel = (
@@ -48,7 +48,7 @@ def _given(name: str) -> tuple[str, Any, Any, Any]:
 
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_against_numpy(name: str) -> None:
-    equation, x, kernel, gradient = _given(name)
+    equation, x, kernel, gradient = _make_operands(name)
     state = plain._state(0)
     found, back = jax.vjp(
         lambda x, kernel, state: einsum.multiply_in_fp8(equation, x, kernel, state, jnp.float32),
@@ -87,7 +87,7 @@ def test_xla_multiplies_the_kernels_of_experts_with_a_warning(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log.forget_shown()
-    equation, x, kernel, _ = _given("experts")
+    equation, x, kernel, _ = _make_operands("experts")
     found = einsum.multiply_in_fp8(equation, x, kernel, plain._state(0), jnp.float32, by="te")
     np.testing.assert_array_equal(
         found, einsum.multiply_in_fp8(equation, x, kernel, plain._state(0), jnp.float32)

@@ -41,14 +41,14 @@ NAMES = [
 
 
 @pytest.fixture(autouse=True)
-def _parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def _parse_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ENABLE_TE", "ENABLE_FP8", "DATA", "EVAL_DATA", "VOCAB_PATH"):
         monkeypatch.delenv(name, raising=False)
     if not flags.FLAGS.is_parsed():
         flags.FLAGS(["test"])
 
 
-def _made(name: str, **given: Any) -> Any:
+def _make_experiment(name: str, **given: Any) -> Any:
     made = getattr(configs, name)()
     for hyper, value in {**SMALL, **given}.items():
         setattr(made, hyper, value)
@@ -67,7 +67,7 @@ def test_the_old_aliases() -> None:
 
 
 def test_hyper_parameters_reach_the_task() -> None:
-    made = _made(
+    made = _make_experiment(
         "Synthetic126M",
         MAX_STEPS=7,
         FPROP_DTYPE="float32",
@@ -123,11 +123,14 @@ def test_hyper_parameters_reach_the_task() -> None:
     ],
 )
 def test_other_schedules(kind: str, found: Any) -> None:
-    assert fdl.get_callable(_made("Synthetic126M", LR_SCHEDULE=kind).make_schedule()) is found
+    assert (
+        fdl.get_callable(_make_experiment("Synthetic126M", LR_SCHEDULE=kind).make_schedule())
+        is found
+    )
 
 
 def test_experts_are_grouped_by_the_mesh() -> None:
-    task = _made(
+    task = _make_experiment(
         "SyntheticGLaM64B64E",
         NUM_EXPERTS=4,
         ICI_MESH_SHAPE=[2, 4, 8],
@@ -140,13 +143,15 @@ def test_experts_are_grouped_by_the_mesh() -> None:
 
 def test_grouped_queries_have_heads_of_their_own() -> None:
     layer = switches.find_layer_stack(
-        _made("SyntheticLLaMA70B", NUM_KV_HEADS=2, USE_REPEATED_LAYER=True).task().model.lm_tpl
+        _make_experiment("SyntheticLLaMA70B", NUM_KV_HEADS=2, USE_REPEATED_LAYER=True)
+        .task()
+        .model.lm_tpl
     ).transformer_layer_params_tpl
     assert layer.tr_atten_tpl.num_kv_heads == 2
 
 
 def test_boolq_is_told_the_answers_tokens() -> None:
-    model = _made("LLaMA7B", TRUE_TOKEN=5, FALSE_TOKEN=[6]).task().model
+    model = _make_experiment("LLaMA7B", TRUE_TOKEN=5, FALSE_TOKEN=[6]).task().model
     assert model.eval_task == "boolq"
     np.testing.assert_array_equal(model.boolq_yn_tokens, [5, 6])
 
@@ -183,11 +188,14 @@ def test_differences_from_upstream_are_listed() -> None:
         "GROUPS_PER_PART",
     ]
     assert lines["LLaMA7B"] == []
-    assert _made("Pile5B", PACKED_INPUT=True, INPUT_DROPOUT_PROB=0.1).list_differences() == []
+    assert (
+        _make_experiment("Pile5B", PACKED_INPUT=True, INPUT_DROPOUT_PROB=0.1).list_differences()
+        == []
+    )
 
 
 def test_a_valid_experiment_logs_its_differences(capsys: pytest.CaptureFixture[str]) -> None:
-    _made("Synthetic126M").validate()
+    _make_experiment("Synthetic126M").validate()
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("rosetta: PACKED_INPUT=False, not True ")
     assert "--fdl.PACKED_INPUT=True" in line
@@ -256,7 +264,7 @@ def test_a_wrong_experiment_is_one_line_and_status_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        _made(name, **given).validate()
+        _make_experiment(name, **given).validate()
     assert caught.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"rosetta: {where}: ")
@@ -267,7 +275,7 @@ def test_a_wrong_experiment_is_one_line_and_status_2(
 def test_praxis_1_4_has_no_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment.Experiment, "MODEL_CLASS", models.LanguageModel)
     with errors.refused(errors.UNSUPPORTED, where="Lambada126M", names="Praxis 1.4.0"):
-        _made("Lambada126M").task()
+        _make_experiment("Lambada126M").task()
 
 
 def test_praxis_1_4_needs_glam_with_repeated_layers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,14 +290,14 @@ def test_praxis_1_4_needs_glam_with_repeated_layers(monkeypatch: pytest.MonkeyPa
     with errors.refused(
         errors.UNSUPPORTED, where="USE_REPEATED_LAYER=False", names=("Praxis 1.4.0", "GLaM")
     ):
-        _made("SyntheticGLaM126M64E", NUM_EXPERTS=4).task()
-    _made("SyntheticGLaM64B64E", NUM_EXPERTS=4).task()
+        _make_experiment("SyntheticGLaM126M64E", NUM_EXPERTS=4).task()
+    _make_experiment("SyntheticGLaM64B64E", NUM_EXPERTS=4).task()
 
 
 def test_a_checkpoint_is_read_as_that_of_a_plain_model(tmp_path: Any) -> None:
     (tmp_path / "checkpoints/checkpoint_00000004").mkdir(parents=True)
     for given in ({}, {"USE_LORA": True}):
-        task = _made(
+        task = _make_experiment(
             "SyntheticLLaMA7B",
             CHECKPOINT_RESTORE_PATH=str(tmp_path),
             CHECKPOINT_IGNORE_RULES=["mine"],
@@ -303,7 +311,7 @@ def test_a_checkpoint_is_read_as_that_of_a_plain_model(tmp_path: Any) -> None:
                 ["lora", "amax_history", "mine"], rules.ignore_rules, strict=True
             )
         )
-        plain = _made("SyntheticLLaMA7B").task()
+        plain = _make_experiment("SyntheticLLaMA7B").task()
         assert rules.task_p.model == plain.model
         assert (task.model == plain.model) is not bool(given)
 

@@ -33,7 +33,7 @@ _SIZES: dict[str, Any] = {
 _MUTABLE = ["summaries", "aux_loss"]
 
 
-def _run(made: Any) -> tuple[Any, Any, Any]:
+def _run_layer(made: Any) -> tuple[Any, Any, Any]:
     """Outputs, the loss that balances, and gradients."""
     x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 8, 32)), jnp.float32)
     paddings = (jnp.arange(8)[None] >= jnp.array([[8], [8], [5], [3]])).astype(jnp.float32)
@@ -56,14 +56,16 @@ def _run(made: Any) -> tuple[Any, Any, Any]:
 
 
 def test_with_plain_products_the_layer_equals_upstreams() -> None:
-    ours = _run(
+    ours = _run_layer(
         pax_fiddle.Config(
             fp8_experts.Experts, **_SIZES, product_tpl=pax_fiddle.Config(base_ops.EinsumOp)
         )
     )
     for one, other in zip(
         jax.tree.leaves(ours),
-        jax.tree.leaves(_run(pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES))),
+        jax.tree.leaves(
+            _run_layer(pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES))
+        ),
         strict=True,
     ):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
@@ -71,12 +73,12 @@ def test_with_plain_products_the_layer_equals_upstreams() -> None:
 
 def test_in_fp8_the_result_is_near_and_the_routing_is_the_same() -> None:
     (found, balance, (of_params, of_x)), (expected, exact, (_, exact_x)) = (
-        _run(
+        _run_layer(
             fp8_experts.convert_to_fp8(
                 pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES), "xla"
             )
         ),
-        _run(pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES)),
+        _run_layer(pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES)),
     )
     np.testing.assert_allclose(balance, exact, rtol=1e-6)  # the router is not in FP8
     assert 0 < np.linalg.norm(found - expected) / np.linalg.norm(expected) < 0.05

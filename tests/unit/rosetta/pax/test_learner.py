@@ -36,7 +36,7 @@ WAYS = (
 )
 
 
-def _program(what: str, flags: str = "") -> Any:
+def _run_program(what: str, flags: str = "") -> Any:
     env = {
         **os.environ,
         "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {flags}",
@@ -58,7 +58,7 @@ def _program(what: str, flags: str = "") -> Any:
 @pytest.fixture(scope="module")
 def steps() -> Any:
     """Two steps on each way to compute them, which is mostly compilation."""
-    return _program("state", "--xla_backend_optimization_level=0")
+    return _run_program("state", "--xla_backend_optimization_level=0")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -95,7 +95,7 @@ def test_norms_are_those_of_parameters(steps: Any) -> None:
 
 
 def test_fp8_learns_what_bfloat16_learns() -> None:
-    found = _program("losses")
+    found = _run_program("losses")
     assert found["bfloat16"][-1] < 0.5 * found["bfloat16"][0]
     ends = {kind: np.mean(losses[-20:]) for kind, losses in found.items()}
     assert abs(ends["fp8"] / ends["bfloat16"] - 1) < 0.02, ends
@@ -124,7 +124,7 @@ def test_stacked_states_advance_as_single_ones() -> None:
             np.testing.assert_allclose(stacked["it"][name][index], leaf, rtol=1e-6)
 
 
-def _learner(kind: Any, **more: Any) -> Any:
+def _make_learner(kind: Any, **more: Any) -> Any:
     optimizer = pax_fiddle.Config(
         optimizers.Adam,
         learning_rate=0.1,
@@ -137,7 +137,7 @@ def _learner(kind: Any, **more: Any) -> Any:
     )
 
 
-def _variables() -> tuple[Any, Any]:
+def _make_variables() -> tuple[Any, Any]:
     """A kernel and FP8 state, with what praxis knows of them."""
     kinds = base_layer.WeightHParamsCollection
     hparams = {
@@ -156,7 +156,7 @@ def _variables() -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_parameters_change_as_with_upstreams_learner(broken: bool) -> None:
-    hparams, variables = _variables()
+    hparams, variables = _make_variables()
     size = jnp.nan if broken else 3.0
     gradients = {
         "params": {
@@ -174,7 +174,7 @@ def test_parameters_change_as_with_upstreams_learner(broken: bool) -> None:
             [{"params": {"w": tree["params"]["w"]}} for tree in (hparams, variables, gradients)],
         ),
     ):
-        it = _learner(kind)
+        it = _make_learner(kind)
         masked = [
             jax.tree.map(
                 lambda each, leaf: (
@@ -208,10 +208,10 @@ def test_a_learner_checks_that_its_devices_have_fp8(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(fp8, "require_fp8", refuse)
     with errors.refused(errors.UNSUPPORTED, where="ENABLE_FP8", value=len(jax.devices())):
-        _learner(learner.Learner)
+        _make_learner(learner.Learner)
 
 
-def _loss(variables: Any, rest: Any, key: Any) -> Any:
+def _compute_loss(variables: Any, rest: Any, key: Any) -> Any:
     """A weighted mean, as paxml's loss functions return it."""
     del key
     rows = rest[1]
@@ -232,10 +232,10 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(count: int) -> None:
     )
     variables = {"w": jnp.asarray(drawn.normal(size=4), jnp.float32)}
     expected = pax_fiddle.build(pax_fiddle.Config(sgf.StandardGradient)).grad_fn(
-        _loss, variables, ({}, rows), jax.random.PRNGKey(0)
+        _compute_loss, variables, ({}, rows), jax.random.PRNGKey(0)
     )
     found = pax_fiddle.build(pax_fiddle.Config(learner.Microbatches, count=count)).grad_fn(
-        _loss, variables, ({}, rows), jax.random.PRNGKey(0)
+        _compute_loss, variables, ({}, rows), jax.random.PRNGKey(0)
     )
     for one, other in zip(
         jax.tree.leaves((found[0][0], found[0][1].aux_info[:2], found[0][1].aux_info[4], found[1])),
@@ -251,5 +251,5 @@ def test_a_batch_that_does_not_divide_is_one_line() -> None:
     rows = py_utils.NestedMap(x=jnp.ones((6, 4)), weights=jnp.ones(6))
     with errors.refused(errors.INVALID, where="NUM_MICROBATCHES", value=4, names="6"):
         pax_fiddle.build(pax_fiddle.Config(learner.Microbatches, count=4)).grad_fn(
-            _loss, {"w": jnp.ones(4)}, ({}, rows), jax.random.PRNGKey(0)
+            _compute_loss, {"w": jnp.ones(4)}, ({}, rows), jax.random.PRNGKey(0)
         )

@@ -75,7 +75,7 @@ _LAYERS: dict[str, tuple[Any, dict[str, Any], tuple[int, ...], Any]] = {
 }
 
 
-def _made(kind: Any, sizes: dict[str, Any], x: Any, **more: Any) -> tuple[Any, Any]:
+def _make_layer(kind: Any, sizes: dict[str, Any], x: Any, **more: Any) -> tuple[Any, Any]:
     """A layer and its variables, among which none is zero."""
     layer = base_layer.instantiate(pax_fiddle.Config(kind, name="it", **sizes, **more))
     drawn = np.random.default_rng(0)
@@ -89,8 +89,8 @@ def _made(kind: Any, sizes: dict[str, Any], x: Any, **more: Any) -> tuple[Any, A
 def test_a_layer_equals_one_with_merged_weights(name: str) -> None:
     kind, sizes, shape, upstreams = _LAYERS[name]
     x = jnp.asarray(np.random.default_rng(1).normal(size=shape), jnp.float32)
-    layer, variables = _made(lora.ADAPTED_CLASSES[kind], sizes, x, rank=3)
-    plain, _ = _made(kind, sizes, x)
+    layer, variables = _make_layer(lora.ADAPTED_CLASSES[kind], sizes, x, rank=3)
+    plain, _ = _make_layer(kind, sizes, x)
     merged = lora.merge(variables)
     assert jax.tree.structure(merged) == jax.tree.structure(
         jax.eval_shape(plain.init, jax.random.key(0), x)
@@ -98,7 +98,7 @@ def test_a_layer_equals_one_with_merged_weights(name: str) -> None:
     found = layer.apply(variables, x)
     expected = [plain.apply(merged, x)]
     if upstreams:
-        theirs, known = _made(upstreams, sizes, x, rank=3)
+        theirs, known = _make_layer(upstreams, sizes, x, rank=3)
         assert jax.tree.map(jnp.shape, known) == jax.tree.map(jnp.shape, variables)
         expected.append(theirs.apply(variables, x))
     for each in expected:

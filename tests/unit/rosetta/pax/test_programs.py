@@ -62,31 +62,34 @@ def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> programs.TrainPr
     return made
 
 
-def _train(program: programs.TrainProgram, first: int, last: int) -> None:
+def _train_steps(program: programs.TrainProgram, first: int, last: int) -> None:
     for step in range(first, last):
         program.run(SimpleNamespace(mdl_vars={"params": {}}), step)
     program.shutdown()
 
 
-def _lines(folder: Path) -> list[dict[str, Any]]:
+def _read_progress(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
 
 
 def test_each_period_and_the_end_have_a_report(
     program: programs.TrainProgram, tmp_path: Path
 ) -> None:
-    _train(program, 0, 13)
-    assert [(line["step"], line["total"], line["loss"]) for line in _lines(tmp_path)] == [
+    _train_steps(program, 0, 13)
+    assert [(line["step"], line["total"], line["loss"]) for line in _read_progress(tmp_path)] == [
         (5, 13, 3.0),
         (10, 13, 8.0),
         (13, 13, 12.0),
     ]
-    assert all(0 <= line["input_wait"] <= 1 for line in _lines(tmp_path))
+    assert all(0 <= line["input_wait"] <= 1 for line in _read_progress(tmp_path))
 
 
 def test_a_resumed_run_keeps_to_the_periods(program: programs.TrainProgram, tmp_path: Path) -> None:
-    _train(program, 8, 13)
-    assert [(line["step"], line["loss"]) for line in _lines(tmp_path)] == [(10, 9.5), (13, 12.0)]
+    _train_steps(program, 8, 13)
+    assert [(line["step"], line["loss"]) for line in _read_progress(tmp_path)] == [
+        (10, 9.5),
+        (13, 12.0),
+    ]
 
 
 def test_the_step_that_compiles_is_in_the_loss_and_in_no_rate(
@@ -100,15 +103,15 @@ def test_the_step_that_compiles_is_in_the_loss_and_in_no_rate(
         return report(work, step, total, steps, *more)
 
     monkeypatch.setattr(progress, "make_report", noted)
-    _train(program, 0, 13)
+    _train_steps(program, 0, 13)
     assert seen == [(5, 4), (10, 5), (13, 3)]
 
 
 def test_tokens_are_those_of_the_global_batch(
     program: programs.TrainProgram, tmp_path: Path
 ) -> None:
-    _train(program, 0, 5)
-    (line,) = _lines(tmp_path)
+    _train_steps(program, 0, 5)
+    (line,) = _read_progress(tmp_path)
     assert line["tokens_per_second"] == pytest.approx(8 * 16 * line["steps_per_second"])
 
 
@@ -135,7 +138,7 @@ def test_errors_of_reports_do_not_end_the_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(progress, "make_report", lambda *_: 1 / 0)
-    _train(program, 0, 13)
+    _train_steps(program, 0, 13)
     assert "rosetta: progress: ZeroDivisionError" in capsys.readouterr().err
 
 

@@ -65,7 +65,7 @@ def test_a_path_without_checkpoint_is_refused(run: Path, tmp_path: Path) -> None
         assert caught.value.where == f"CHECKPOINT_RESTORE_PATH={path}"
 
 
-def _made(name: str, **given: Any) -> Any:
+def _make_experiment(name: str, **given: Any) -> Any:
     small = {
         "NUM_LAYERS": 2,
         "NUM_HEADS": 4,
@@ -86,7 +86,7 @@ def _made(name: str, **given: Any) -> Any:
     return made
 
 
-def _saved(checkpoint: Path, experiment: Any) -> Path:
+def _save_metadata(checkpoint: Path, experiment: Any) -> Path:
     """Paxml's own metadata of an experiment's model, in a checkpoint that has nothing else."""
     task = pax_fiddle.instantiate(experiment.task())
     specs = trainer_lib.get_train_input_specs_for_model_init(
@@ -123,8 +123,8 @@ def test_a_model_resumes_from_its_own_checkpoint(
     tmp_path: Path, name: str, given: dict[str, Any]
 ) -> None:
     """That is, of each family the shapes are Paxml's, with layers that repeat, in a row, of experts, and with a vocabulary that is padded."""
-    made = _made(name, **given)
-    checkpoint = _saved(tmp_path / "checkpoint_00000002", made)
+    made = _make_experiment(name, **given)
+    checkpoint = _save_metadata(tmp_path / "checkpoint_00000002", made)
     assert restore.trace_variable_shapes(
         made.task(), made.get_input_specs_provider_params()
     ) == stored_checkpoint.read_shapes(str(checkpoint))
@@ -132,10 +132,12 @@ def test_a_model_resumes_from_its_own_checkpoint(
 
 
 def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
-    wide = _made("Synthetic126M", MODEL_DIMS=128, DIMS_PER_HEAD=32, USE_REPEATED_LAYER=False)
-    checkpoint = _saved(tmp_path / "run" / "checkpoints" / "checkpoint_00000002", wide)
+    wide = _make_experiment(
+        "Synthetic126M", MODEL_DIMS=128, DIMS_PER_HEAD=32, USE_REPEATED_LAYER=False
+    )
+    checkpoint = _save_metadata(tmp_path / "run" / "checkpoints" / "checkpoint_00000002", wide)
     folder = str(checkpoint.parent)
-    small = _made("Synthetic126M", USE_REPEATED_LAYER=False)
+    small = _make_experiment("Synthetic126M", USE_REPEATED_LAYER=False)
     with errors.refused(
         errors.DIFFERS, where="checkpoint_00000002", names=("final_ln.bias", "[128]", "[64]", "25")
     ) as caught:
@@ -157,7 +159,7 @@ def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
     restore.check_first_checkpoint(small, str(tmp_path / "new"), trains=True)
     with errors.refused(errors.DIFFERS, where="checkpoint_00000002", names=("x_layers_1", "11")):
         restore.check_first_checkpoint(
-            _made(
+            _make_experiment(
                 "Synthetic126M",
                 MODEL_DIMS=128,
                 DIMS_PER_HEAD=32,
@@ -172,14 +174,14 @@ def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
 @_current
 def test_variables_of_switches_may_come_and_go(tmp_path: Path) -> None:
     """In weights from another run, and in what is evaluated; a run's own checkpoints are held against all of it."""
-    rich = _made("SyntheticLLaMA7B", USE_LORA=True, USE_FP8=True)
-    checkpoint = _saved(tmp_path / "rich" / "checkpoint_00000002", rich)
-    plain = _made("SyntheticLLaMA7B", CHECKPOINT_RESTORE_PATH=str(checkpoint))
+    rich = _make_experiment("SyntheticLLaMA7B", USE_LORA=True, USE_FP8=True)
+    checkpoint = _save_metadata(tmp_path / "rich" / "checkpoint_00000002", rich)
+    plain = _make_experiment("SyntheticLLaMA7B", CHECKPOINT_RESTORE_PATH=str(checkpoint))
     restore.check_first_checkpoint(plain, str(tmp_path / "new"), trains=True)
     restore.check_first_checkpoint(plain, str(checkpoint.parent), trains=False)
     with errors.refused(errors.DIFFERS, where="checkpoint_00000002", names="einsum"):
         restore.check_first_checkpoint(plain, str(checkpoint.parent), trains=True)
-    _saved(tmp_path / "plain" / "checkpoint_00000002", _made("SyntheticLLaMA7B"))
+    _save_metadata(tmp_path / "plain" / "checkpoint_00000002", _make_experiment("SyntheticLLaMA7B"))
     rich.CHECKPOINT_RESTORE_PATH = str(tmp_path / "plain")
     restore.check_first_checkpoint(rich, str(tmp_path / "new"), trains=True)
     rich.LORA_RANK = 4
@@ -188,10 +190,14 @@ def test_variables_of_switches_may_come_and_go(tmp_path: Path) -> None:
 
 
 def test_shorter_rows_take_the_first_positions_and_longer_ones_are_refused(tmp_path: Path) -> None:
-    checkpoint = _saved(tmp_path / "run" / "checkpoint_00000002", _made("Synthetic126M"))
+    checkpoint = _save_metadata(
+        tmp_path / "run" / "checkpoint_00000002", _make_experiment("Synthetic126M")
+    )
     for length in (16, 64):
-        made = _made("Synthetic126M", MAX_SEQ_LEN=length)
-        begun = _made("Synthetic126M", MAX_SEQ_LEN=length, CHECKPOINT_RESTORE_PATH=str(checkpoint))
+        made = _make_experiment("Synthetic126M", MAX_SEQ_LEN=length)
+        begun = _make_experiment(
+            "Synthetic126M", MAX_SEQ_LEN=length, CHECKPOINT_RESTORE_PATH=str(checkpoint)
+        )
         for experiment, folder, trains, refused in (
             (begun, "new", True, length > 32),
             (made, "run", False, length > 32),

@@ -20,7 +20,7 @@ from rosetta.pax import softmax
 SIZE, DIMS = 200, 16
 
 
-def _template(*, padded: bool, lookup: str) -> Any:
+def _make_template(*, padded: bool, lookup: str) -> Any:
     made = pax_fiddle.Config(
         layers.SharedEmbeddingSoftmax,
         name="softmax",
@@ -33,7 +33,7 @@ def _template(*, padded: bool, lookup: str) -> Any:
     return softmax.pad_vocabulary(made) if padded else made
 
 
-def _loss(layer: Any, variables: Any, ids: Any, labels: Any) -> Any:
+def _compute_loss(layer: Any, variables: Any, ids: Any, labels: Any) -> Any:
     def run(module: Any) -> Any:
         x = module.emb_lookup(ids)
         return module(x, jnp.ones((*ids.shape, 1)), class_ids=labels[..., None])
@@ -44,7 +44,7 @@ def _loss(layer: Any, variables: Any, ids: Any, labels: Any) -> Any:
 @pytest.mark.parametrize("lookup", ["matmul", "index"])
 def test_loss_gradients_and_logits_do_not_depend_on_padding(lookup: str) -> None:
     plain, ours = (
-        base_hyperparams.instantiate(_template(padded=each, lookup=lookup))
+        base_hyperparams.instantiate(_make_template(padded=each, lookup=lookup))
         for each in (False, True)
     )
     ids, labels = (
@@ -61,14 +61,14 @@ def test_loss_gradients_and_logits_do_not_depend_on_padding(lookup: str) -> None
     assert jax.tree.map(np.shape, start[1]) == jax.tree.map(np.shape, start[0])
     jax.tree.map(np.testing.assert_array_equal, start[1], start[0])
 
-    found, expected = (_loss(layer, start[0], ids, labels) for layer in (ours, plain))
+    found, expected = (_compute_loss(layer, start[0], ids, labels) for layer in (ours, plain))
     assert found.logits.shape == (2, 8, SIZE)
     for name in ("logits", "log_probs", "per_example_argmax", "avg_xent"):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, atol=1e-6, err_msg=name)
     gradients = [
-        jax.grad(lambda variables, layer=layer: _loss(layer, variables, ids, labels).avg_xent)(
-            start[0]
-        )
+        jax.grad(
+            lambda variables, layer=layer: _compute_loss(layer, variables, ids, labels).avg_xent
+        )(start[0])
         for layer in (ours, plain)
     ]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-8), *gradients)
@@ -76,13 +76,15 @@ def test_loss_gradients_and_logits_do_not_depend_on_padding(lookup: str) -> None
 
 def test_products_are_padded() -> None:
     """Otherwise none of the above says anything: every product of loss and gradient has 256 where 200 was."""
-    layer = base_hyperparams.instantiate(_template(padded=True, lookup="matmul"))
+    layer = base_hyperparams.instantiate(_make_template(padded=True, lookup="matmul"))
     ids = jnp.zeros((2, 8), jnp.int32)
     variables = layer.init(
         jax.random.PRNGKey(3), jnp.ones((2, 8, DIMS)), jnp.ones((2, 8, 1)), class_ids=ids[..., None]
     )
     traced = str(
-        jax.make_jaxpr(jax.grad(lambda given: _loss(layer, given, ids, ids).avg_xent))(variables)
+        jax.make_jaxpr(jax.grad(lambda given: _compute_loss(layer, given, ids, ids).avg_xent))(
+            variables
+        )
     )
     products = [line for line in traced.splitlines() if "dot_general" in line]
     assert products

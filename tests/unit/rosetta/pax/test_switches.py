@@ -23,18 +23,18 @@ FAMILIES = ("gpt", "llama", "gqa", "mqa", "glam")
 
 
 @pytest.fixture(autouse=True)
-def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def _unset_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ENABLE_TE", "ENABLE_FP8", "NVTE_FUSED_ATTN"):
         monkeypatch.delenv(name, raising=False)
 
 
-def _layer(task: Any) -> Any:
+def _find_layer(task: Any) -> Any:
     return switches.find_layer_stack(task.model.lm_tpl).transformer_layer_params_tpl
 
 
-def _kinds(task: Any) -> dict[str, Any]:
+def _list_classes(task: Any) -> dict[str, Any]:
     """The classes of a layer's parts."""
-    layer = _layer(task)
+    layer = _find_layer(task)
     found = {
         "attention": layer.tr_atten_tpl,
         "feed": layer.tr_fflayer_tpl.fflayer_tpl.linear_tpl,
@@ -68,7 +68,7 @@ def test_fp8_is_for_every_projection(
     monkeypatch.setattr(transformer_engine, "require_transformer_engine", lambda: "2.20.2")
     asked = {"USE_FP8": True} if by == "xla" else {"ENABLE_TE": 1, "ENABLE_FP8": "1"}
     task = pax_training.experiment(family, USE_REPEATED_LAYER=repeated, **asked).task()
-    layer = _layer(task)
+    layer = _find_layer(task)
     projections = [
         getattr(layer.tr_atten_tpl, name)
         for name in ("proj_tpl", "combined_qkv_proj_tpl", "headless_proj_tpl")
@@ -106,13 +106,13 @@ def test_attention_has_the_chosen_class(
     task = pax_training.experiment(
         family, FPROP_DTYPE="bfloat16", PACKED_INPUT=packed, **asked
     ).task()
-    layer = _layer(task).tr_atten_tpl
+    layer = _find_layer(task).tr_atten_tpl
     assert fdl.get_callable(layer) is (
         attention.MultiQueryAttention if family in ("gqa", "mqa") else attention.DotProductAttention
     )
     assert layer.by == by
     assert layer.packed == (packed and task.model.lm_tpl.packed_input)
-    assert _kinds(task)["learner"] is not learner.Learner
+    assert _list_classes(task)["learner"] is not learner.Learner
 
 
 @pytest.mark.parametrize("family", FAMILIES[:-1])
@@ -123,7 +123,7 @@ def test_what_lora_adapts(family: str, asked: str) -> None:
     ).task()
     found = {
         name: kind in lora.ADAPTED_CLASSES.values()
-        for name, kind in _kinds(task).items()
+        for name, kind in _list_classes(task).items()
         if name not in ("attention", "learner")
     }
     assert found.pop("feed") == (asked != "attention")
@@ -140,7 +140,7 @@ def test_switches_together() -> None:
         NUM_MICROBATCHES=4,
         FPROP_DTYPE="bfloat16",
     ).task()
-    layer = _layer(task)
+    layer = _find_layer(task)
     assert fdl.get_callable(layer.tr_atten_tpl.proj_tpl) is lora.AttentionProjection
     assert fdl.get_callable(layer.tr_atten_tpl.proj_tpl.einsum_tpl) is einsum.Einsum
     assert task.train.learner.bprop_variable_inclusion == [

@@ -29,7 +29,7 @@ def axes() -> set[str]:
     return {"replica", "data", "mdl"}
 
 
-def _gradients(family: str, start: Any = None, **switches: Any) -> tuple[Any, Any, Any]:
+def _compute_gradients(family: str, start: Any = None, **switches: Any) -> tuple[Any, Any, Any]:
     """A step's loss, the parameters before it, and the run."""
     run = pax_training.Run(
         pax_training.experiment(
@@ -44,8 +44,10 @@ def _gradients(family: str, start: Any = None, **switches: Any) -> tuple[Any, An
 
 @pytest.mark.parametrize("family", SHAPES)
 def test_fp8_of_transformer_engine_equals_xlas(engine: Any, family: str) -> None:  # noqa: F811
-    expected, start, by_xla = _gradients(family, USE_FP8=True)
-    found, _, by_te = _gradients(family, start, ENABLE_TE=True, ENABLE_FP8=True, ATTENTION="xla")
+    expected, start, by_xla = _compute_gradients(family, USE_FP8=True)
+    found, _, by_te = _compute_gradients(
+        family, start, ENABLE_TE=True, ENABLE_FP8=True, ATTENTION="xla"
+    )
     assert SHAPES[family] in engine
     assert {"dp_resource": "replica", "fsdp_resource": "data", "tp_resource": "mdl"} in engine
     assert abs(found / expected - 1) < 1e-3
@@ -64,8 +66,8 @@ def test_attention_of_transformer_engine_equals_xlas(
     packed: bool,
 ) -> None:
     how = {"PACKED_INPUT": packed}
-    expected, start, _ = _gradients(family, **how)
-    found, _, _ = _gradients(family, start, ENABLE_TE=True, **how)
+    expected, start, _ = _compute_gradients(family, **how)
+    found, _, _ = _compute_gradients(family, start, ENABLE_TE=True, **how)
     assert abs(found / expected - 1) < 1e-3
     kept = (
         "packed examples" if packed else "an extra logit" if family == "glam" else ""

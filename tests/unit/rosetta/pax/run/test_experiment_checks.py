@@ -39,18 +39,21 @@ class Experts(Small):
     GROUPS_PER_PART = 1
 
 
-def _made(kind: type = Small, **given: Any) -> Any:
+def _make_experiment(kind: type = Small, **given: Any) -> Any:
     made = kind()
     vars(made).update(given)
     return made
 
 
 def test_a_valid_experiment_passes() -> None:
-    experiment_checks.check_experiment(_made(), 8)
+    experiment_checks.check_experiment(_make_experiment(), 8)
     experiment_checks.check_experiment(
-        _made(Experts, DCN_MESH_SHAPE=None, DIMS_PER_HEAD=None, LR_SCHEDULE="constant"), 4
+        _make_experiment(Experts, DCN_MESH_SHAPE=None, DIMS_PER_HEAD=None, LR_SCHEDULE="constant"),
+        4,
     )
-    experiment_checks.check_experiment(_made(ICI_MESH_SHAPE=[1, 2, 2], PERCORE_BATCH_SIZE=0.5), 8)
+    experiment_checks.check_experiment(
+        _make_experiment(ICI_MESH_SHAPE=[1, 2, 2], PERCORE_BATCH_SIZE=0.5), 8
+    )
 
 
 @pytest.mark.parametrize(
@@ -199,20 +202,20 @@ def test_a_valid_experiment_passes() -> None:
 )
 def test_a_wrong_value_is_one_line(given: dict[str, Any], kind: str, facts: dict[str, Any]) -> None:
     with errors.refused(kind, **facts) as caught:
-        experiment_checks.check_experiment(_made(**given), 8)
+        experiment_checks.check_experiment(_make_experiment(**given), 8)
     assert "\n" not in str(caught.value)
 
 
 def test_experts_come_in_every_second_layer() -> None:
     with errors.refused(errors.INVALID, where="NUM_LAYERS=3", value=3):
-        experiment_checks.check_experiment(_made(Experts, NUM_LAYERS=3), 8)
+        experiment_checks.check_experiment(_make_experiment(Experts, NUM_LAYERS=3), 8)
 
 
 def test_groups_of_tokens_divide_a_part_of_the_batch() -> None:
     """Two rows of 32 tokens a part."""
-    experiment_checks.check_experiment(_made(Experts, GROUPS_PER_PART=16), 8)
+    experiment_checks.check_experiment(_make_experiment(Experts, GROUPS_PER_PART=16), 8)
     with errors.refused(errors.INVALID, where="GROUPS_PER_PART=3", value=3, names="64"):
-        experiment_checks.check_experiment(_made(Experts, GROUPS_PER_PART=3), 8)
+        experiment_checks.check_experiment(_make_experiment(Experts, GROUPS_PER_PART=3), 8)
 
 
 def test_expert_parallelism_of_upstreams_is_refused() -> None:
@@ -222,7 +225,7 @@ def test_expert_parallelism_of_upstreams_is_refused() -> None:
 
 def test_the_mesh_is_the_product_of_both() -> None:
     assert experiment_checks.compute_mesh(
-        _made(ICI_MESH_SHAPE=[2, 4, 1], DCN_MESH_SHAPE=[3, 1, 2]), 48
+        _make_experiment(ICI_MESH_SHAPE=[2, 4, 1], DCN_MESH_SHAPE=[3, 1, 2]), 48
     ) == [6, 4, 2]
 
 

@@ -32,7 +32,7 @@ PRESETS = [
 USERS = "tests.unit.rosetta.pax.run.users_experiments"
 
 
-def _asked() -> set[str]:
+def _list_checked_names() -> set[str]:
     """Return the hyper-parameters that the checks before a run name."""
     found = set[str]()
     for module in CHECKS:
@@ -82,7 +82,7 @@ def test_a_users_experiment_states_nothing(config: str) -> None:
 @pytest.mark.parametrize("config", hyper_parameters.list_experiments())
 def test_every_value_that_a_check_asks_for_is_known(config: str) -> None:
     known = hyper_parameters.resolve_values(config, {})
-    asked = _asked()
+    asked = _list_checked_names()
     assert len(asked) > 20
     assert {name for name in asked if known.get(name) is NOT_KNOWN} == set()
 
@@ -120,7 +120,9 @@ def test_stated_values_are_those_of_the_class(config: str) -> None:
         if not _is_same(value, getattr(experiment, name))
     }
     assert others == {}
-    missing = {name for name in _asked() if name not in known and hasattr(experiment, name)}
+    missing = {
+        name for name in _list_checked_names() if name not in known and hasattr(experiment, name)
+    }
     assert missing == set()
 
 

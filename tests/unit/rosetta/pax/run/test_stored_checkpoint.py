@@ -22,7 +22,7 @@ _MODEL = {
 }
 
 
-def _checkpoint(path: Path, shapes: dict[str, tuple[int, ...]]) -> str:
+def _write_metadata(path: Path, shapes: dict[str, tuple[int, ...]]) -> str:
     """What Paxml says of a checkpoint in it."""
     tree: dict[str, Any] = {}
     for name, shape in shapes.items():
@@ -43,10 +43,10 @@ def _checkpoint(path: Path, shapes: dict[str, tuple[int, ...]]) -> str:
     return str(path)
 
 
-def _run(folder: Path, *variables: str) -> str:
+def _make_run(folder: Path, *variables: str) -> str:
     """A folder with an older plain checkpoint and a newer one with these variables."""
     for step, names in (("00000002", ()), ("00000010", variables)):
-        _checkpoint(
+        _write_metadata(
             folder / "checkpoints" / f"checkpoint_{step}",
             dict.fromkeys((f"{_KERNEL}.w", *names), (64,)),
         )
@@ -65,7 +65,7 @@ def _run(folder: Path, *variables: str) -> str:
 def test_a_run_resumes_with_the_switches_it_was_started_with(
     tmp_path: Path, variables: tuple[str, ...], fp8: bool, lora: bool
 ) -> None:
-    stored_checkpoint.check_switches(_run(tmp_path, *variables), fp8=fp8, lora=lora)
+    stored_checkpoint.check_switches(_make_run(tmp_path, *variables), fp8=fp8, lora=lora)
     with errors.refused(errors.CONFLICT, names="checkpoint_00000010"):
         stored_checkpoint.check_switches(str(tmp_path), fp8=not fp8, lora=lora)
     with errors.refused(errors.CONFLICT, names="LoRA", remedy="CHECKPOINT_RESTORE_PATH"):
@@ -77,7 +77,7 @@ def test_a_run_without_checkpoints_is_fine(tmp_path: Path) -> None:
 
 
 def test_shapes_are_those_of_paxmls_metadata(tmp_path: Path) -> None:
-    assert stored_checkpoint.read_shapes(_checkpoint(tmp_path / "a", _MODEL)) == _MODEL
+    assert stored_checkpoint.read_shapes(_write_metadata(tmp_path / "a", _MODEL)) == _MODEL
     assert stored_checkpoint.read_shapes(str(tmp_path)) is None, "without metadata"
     path = tmp_path / "a" / "metadata" / "metadata"
     path.write_text('{"version": 1.0}')
@@ -97,7 +97,7 @@ def test_shapes_are_those_of_paxmls_metadata(tmp_path: Path) -> None:
 def test_an_object_store_is_read_like_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _run(tmp_path, _FP8)
+    _make_run(tmp_path, _FP8)
     monkeypatch.setattr(
         run_folders, "make_path", lambda name: Path(name.replace("gs://bucket", str(tmp_path)))
     )
@@ -163,7 +163,7 @@ def test_ignored_variables_may_differ() -> None:
 
 def test_checkpoints_are_named_as_paxml_names_them(tmp_path: Path) -> None:
     assert (
-        stored_checkpoint.find_newest(f"{_run(tmp_path)}/checkpoints")
+        stored_checkpoint.find_newest(f"{_make_run(tmp_path)}/checkpoints")
         == f"{tmp_path}/checkpoints/checkpoint_00000010"
     )
     assert stored_checkpoint.find_newest(str(tmp_path / "none")) is None
