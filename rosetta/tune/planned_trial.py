@@ -34,8 +34,8 @@ UNPLANNED_SETTINGS = ("PACK", "GRADIENT_DTYPE", "ROSETTA_GIN", "FT_TASK")
 class PlannedTrials:
     """Plans of a preset for a GPU.
 
-    The rate has no unit. It is the batch, less half of the share of the communication that no
-    computation hides. So a larger batch that fits is better, and so is a switch that hides more.
+    The rate has no unit: it is batch x (1 - s / 2), where s is the share of the communication that
+    no computation hides. So a larger batch that fits is better, and so is a switch that hides more.
 
     Args:
         preset: The name or the file of the preset.

@@ -14,7 +14,7 @@ def program() -> hlo_text.HloModule:
     return hlo_text.parse_module(TEXT)
 
 
-def test_kernels_of_a_loop_count_as_often_as_it_runs_and_of_branches_the_dearest(
+def test_kernels_count_by_trip_count_and_largest_branch(
     program: hlo_text.HloModule,
 ) -> None:
     times = {kernel.instruction.name: kernel.times for kernel in step_kernels.list_kernels(program)}
@@ -33,7 +33,7 @@ def test_kernels_of_a_loop_count_as_often_as_it_runs_and_of_branches_the_dearest
     assert times == {"slice": 4, "product": 4, **dict.fromkeys(once, 1)}
 
 
-def test_a_slice_is_read_and_not_what_it_is_of(program: hlo_text.HloModule) -> None:
+def test_only_the_slice_of_an_operand_is_read(program: hlo_text.HloModule) -> None:
     moved = {kernel.instruction.name: kernel.bytes for kernel in step_kernels.list_kernels(program)}
     assert (
         moved["slice"] == 32 * 64 * 2 + 4 + 32 * 64 * 2
@@ -82,7 +82,7 @@ def test_attention(program: hlo_text.HloModule) -> None:
     assert step_kernels.count_attention_flops(program) == (2 + 5) * 2 * (2 * 4 * 8 * 6 * 16)
 
 
-def test_attention_of_another_form_is_not_counted_and_the_report_says_so() -> None:
+def test_attention_with_other_dimensions_has_unknown_flops() -> None:
     odd = TEXT.replace("%query = bf16[2,8,4,16]{3,2,1,0}", "%query = bf16[16,64]{1,0}")
     assert step_kernels.count_attention_flops(hlo_text.parse_module(odd)) is None
     found = step_report.summarize_step(t5x_step.CompiledStep(odd, 1, 1, 0, 1, 1.0, 1))
@@ -113,7 +113,7 @@ def test_the_report_says_what_was_planned_and_whether_it_fits(peak: float, verdi
     )
 
 
-def test_communication_is_what_a_device_ends_up_with(program: hlo_text.HloModule) -> None:
+def test_collectives_have_the_bytes_of_their_outputs(program: hlo_text.HloModule) -> None:
     found = {each.kind: each for each in step_kernels.list_collectives(program)}
     assert found["all-reduce"] == step_kernels.Collective(
         "all-reduce", "f32", 8 * 16 * 4, 1, asynchronous=True, behind=2
@@ -126,7 +126,7 @@ def test_communication_is_what_a_device_ends_up_with(program: hlo_text.HloModule
     )
 
 
-def test_what_is_not_started_apart_is_sized_whole() -> None:
+def test_synchronous_collectives_have_their_whole_size() -> None:
     text = TEXT.replace(
         "(bf16[16,32]{1,0}, bf16[64,32]{1,0}) all-gather-start(", "bf16[64,32]{1,0} all-gather("
     ).replace(

@@ -34,7 +34,7 @@ def _plan(*words: str) -> Any:
     return done.returncode, json.loads(done.stdout)
 
 
-def test_an_environment_without_the_plugin_says_so() -> None:
+def test_a_missing_cuda_plugin_is_reported() -> None:
     if any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         pytest.skip("NOT CHECKED: this environment has the plugin")
     status, document = _plan()
@@ -42,7 +42,7 @@ def test_an_environment_without_the_plugin_says_so() -> None:
     assert "cannot compile for GPUs" in document["error"]["what"]
 
 
-def test_a_gpu_that_the_installed_cuda_has_no_code_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_the_installed_cuda_does_not_support(monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = SimpleNamespace(metadata={"Name": "jax-cuda13-plugin"})
     monkeypatch.setattr(metadata, "distributions", lambda: [plugin])
     t5x_step.require_compiler(gpus.GPUS["a100"])

@@ -98,7 +98,7 @@ def test_flows() -> None:
     assert found["all-to-all", "activations"].bytes == 7 * 4096 * 2 * 3 / 4
 
 
-def test_groups_that_are_not_understood_leave_the_way_open() -> None:
+def test_traffic_across_nodes_is_unknown_without_groups() -> None:
     (flow,) = (
         each
         for each in traffic.sum_flows(

@@ -35,7 +35,7 @@ def test_the_parameters_of_a_layer(name: str, model: str, parameters: int) -> No
     )
 
 
-def test_meshes_and_switches_split_them() -> None:
+def test_meshes_and_switches_split_the_layers() -> None:
     whole = combine_thresholds.derive_thresholds(
         resolved_presets.resolve("gpt-5b"), "Pile5B", {"ici": [1, 1, 1], "dcn": [1, 1, 1]}, 1
     )
@@ -56,7 +56,7 @@ def test_meshes_and_switches_split_them() -> None:
 
 
 @pytest.mark.parametrize("model", ["mine.Big", "mine.Pile5B"])
-def test_an_experiment_of_ones_own_has_no_known_layers(model: str) -> None:
+def test_the_layers_of_a_user_experiment_are_not_known(model: str) -> None:
     with errors.refused(
         errors.MISSING,
         where="combine: layers",
@@ -66,7 +66,7 @@ def test_an_experiment_of_ones_own_has_no_known_layers(model: str) -> None:
         combine_thresholds.derive_thresholds(resolved_presets.resolve("gpt-5b"), model, PAX, 16)
 
 
-def test_without_a_mesh_it_is_not_known_how_a_layer_is_split() -> None:
+def test_a_missing_mesh_is_refused() -> None:
     with errors.refused(errors.MISSING, where="combine: layers", names="mesh.ici"):
         combine_thresholds.derive_thresholds(
             resolved_presets.resolve("gpt-5b"), "Pile5B", {"dcn": [1, 2, 1]}, 16

@@ -39,7 +39,7 @@ def there(origin: str) -> str:
     )
 
 
-def test_every_value_says_where_it_stands_what_it_overrode_and_why(
+def test_every_value_has_its_origin_its_reason_and_what_it_overrode(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     found = explained(capsys, "gpt-126m", "--accelerator", "h100", "PERCORE_BATCH_SIZE=8")
@@ -92,13 +92,15 @@ def test_hyper_parameters_name_file_and_line(capsys: pytest.CaptureFixture[str])
     assert config["ICI_MESH_SHAPE"]["value"] == "[1,8,1]"
 
 
-def test_an_experiment_of_ones_own_states_nothing_here(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hyper_parameters_of_a_user_experiment_are_not_listed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = explained(capsys, "pax", "CONFIG=mine.Pile5B", "--accelerator", "h100")
     assert {"NUM_LAYERS", "MODEL_DIMS"}.isdisjoint(found["config"])
     assert any("mine.Pile5B" in note for note in found["notes"])
 
 
-def test_its_run_is_one_that_run_and_submit_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_run_is_a_valid_run_description(capsys: pytest.CaptureFixture[str]) -> None:
     found = run_description.parse_run(
         explained(capsys, "gpt-5b", "--nodes", "2", "--gpus-per-node", "4")["run"]
     )
@@ -109,7 +111,7 @@ def test_its_run_is_one_that_run_and_submit_read(capsys: pytest.CaptureFixture[s
     )
 
 
-def test_the_card_is_the_one_at_hand_or_the_sites_and_none_on_the_cpu(
+def test_the_gpu_is_the_detected_one_or_the_sites_and_none_on_the_cpu(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(gpu_query, "detect_gpus", lambda _: [GPUS["h100"]])
@@ -149,7 +151,7 @@ def test_the_card_is_the_one_at_hand_or_the_sites_and_none_on_the_cpu(
     assert explained(capsys, "t5x-small")["accelerator"] == "h100"
 
 
-def test_secrets_are_in_no_line(
+def test_no_line_has_a_secret(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
@@ -173,7 +175,7 @@ def test_secrets_are_in_no_line(
         assert not any(each in out for each in (SECRET, "t0ken-t0ken", "passw0rd"))
 
 
-def test_without_a_preset_it_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_preset_all_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     found = explained(capsys)
     assert {"t5x-large", "gpt-5b", "llama-70b"} <= found["presets"].keys()
     assert "deterministic" in found["switches"]
@@ -261,7 +263,7 @@ def test_without_a_preset_it_lists_them(capsys: pytest.CaptureFixture[str]) -> N
         ),
     ],
 )
-def test_what_is_wrong_is_one_line(
+def test_an_error_is_one_line(
     capsys: pytest.CaptureFixture[str], words: list[str], kind: str, facts: dict[str, Any]
 ) -> None:
     with errors.reported(kind, **facts):

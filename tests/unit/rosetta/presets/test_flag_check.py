@@ -47,7 +47,7 @@ def change(folder: Path, name: str, old: str, new: str) -> str:
 
 
 @pytest.mark.parametrize("framework", schema.FRAMEWORKS)
-def test_flags_are_of_every_layer(framework: str) -> None:
+def test_flags_are_collected_from_every_layer(framework: str) -> None:
     found = flag_check.collect_flags(framework)
     places = {origin.partition(":")[0] for origin in found.values()}
     assert places == {
@@ -68,7 +68,7 @@ class TestWithJax:
         required_modules.need("jax")
 
     @pytest.mark.parametrize("framework", schema.FRAMEWORKS)
-    def test_xla_takes_every_flag_of_every_preset(self, framework: str) -> None:
+    def test_xla_accepts_every_flag_of_every_preset(self, framework: str) -> None:
         assert len(flag_check.collect_flags(framework)) > 15
         assert flag_check.find_refused_flags(framework) == []
 
@@ -108,13 +108,13 @@ class TestWithJax:
         ],
         ids=("misspelt", "removed", "number", "boolean", "switch"),
     )
-    def test_one_that_it_does_not_take_is_named_with_its_place(
+    def test_a_refused_flag_is_named_with_its_place(
         self, shipped: Path, name: str, old: str, new: str, complaint: str
     ) -> None:
         place = change(shipped, name, old, new)
         assert flag_check.find_refused_flags("pax") == [f"{place}: {complaint}"]
 
-    def test_several_are_all_named(self, shipped: Path) -> None:
+    def test_all_refused_flags_are_named(self, shipped: Path) -> None:
         places = {
             change(
                 shipped,
@@ -131,7 +131,7 @@ class TestWithJax:
         }
         assert {line.partition(": ")[0] for line in flag_check.find_refused_flags("t5x")} == places
 
-    def test_a_word_that_it_does_not_know_in_a_list_or_as_a_mode(self, shipped: Path) -> None:
+    def test_an_unknown_list_item_or_mode_is_refused(self, shipped: Path) -> None:
         places = [change(shipped, "accelerators.yaml", '"FUSION,CUSTOM_CALL"', '"FUSION,CUSTOM"')]
         mode = change(
             shipped, "switches.yaml", "value: AUTOTUNE_CACHE_MODE_UPDATE", "value: UPDATE"
@@ -145,7 +145,7 @@ class TestWithJax:
         assert [line.partition(": ")[0] for line in flag_check.find_refused_flags("t5x")] == places
 
 
-def test_an_interpreter_without_jax_is_no_clean_bill(tmp_path: Path) -> None:
+def test_an_interpreter_without_jax_is_an_error(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(
         f"#!/bin/sh\nexec {sys.executable} -S -c 'raise SystemExit(\"no module named jax\")'\n"

@@ -65,7 +65,7 @@ def test_the_presets_flags_then_the_users() -> None:
     assert found.lines == ()
 
 
-def test_a_base_of_ones_own_takes_their_place_and_both_are_translated() -> None:
+def test_base_flags_replace_the_presets_and_all_are_translated() -> None:
     found = used(
         {
             "BASE_XLA_FLAGS": "--xla_gpu_graph_level=0",
@@ -86,7 +86,7 @@ def test_a_base_of_ones_own_takes_their_place_and_both_are_translated() -> None:
     )
 
 
-def test_flags_are_as_the_jaxlib_at_hand_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_have_the_names_of_the_installed_jaxlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xla_flags, "find_jaxlib_version", lambda: "0.4.26")
     assert used({"XLA_FLAGS": "--xla_gpu_graph_level=0"}).flags[-1] == "--xla_gpu_graph_level=0"
     monkeypatch.setattr(xla_flags, "find_jaxlib_version", lambda: "0.12.0.1")
@@ -101,7 +101,7 @@ def test_flags_are_as_the_jaxlib_at_hand_takes_them(monkeypatch: pytest.MonkeyPa
     ]
 
 
-def test_what_is_given_gets_nothing_more() -> None:
+def test_flags_that_are_applied_already_are_not_added_again() -> None:
     found = used(
         {
             "ROSETTA_PRESET": "given",
@@ -131,7 +131,7 @@ def test_switches_by_variable() -> None:
         used({"ROSETTA_WITH": "deterministc"})
 
 
-def test_variables_that_are_set_stay_empty_ones_too() -> None:
+def test_variables_that_are_set_stay_even_if_empty() -> None:
     assert (
         used({"CUDA_DEVICE_MAX_CONNECTIONS": "", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}).env == {}
     )
@@ -153,7 +153,7 @@ def test_the_site_and_layers(tmp_path: Path) -> None:
     )
 
 
-def test_what_goes_against_fp8_is_said() -> None:
+def test_flags_that_conflict_with_fp8_are_reported() -> None:
     assert (
         used({"XLA_FLAGS": "--xla_gpu_enable_triton_gemm=True"}, precision="fp8-xla")
         .lines[-1]
@@ -163,7 +163,7 @@ def test_what_goes_against_fp8_is_said() -> None:
     assert used(precision="fp8-xla").lines == ()
 
 
-def test_options_are_a_presets_own_without_any_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_flags_do_not_depend_on_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=2")
     assert launch_flags.resolve_default_flags(
         "t5x", "large", precision="bf16", accelerator=None

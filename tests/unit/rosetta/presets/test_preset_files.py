@@ -15,7 +15,7 @@ from tests.support import errors, resolved_presets
 ROOT = Path(__file__).parents[4]
 
 
-def test_every_value_that_is_shipped_has_a_reason() -> None:
+def test_every_shipped_value_has_a_reason() -> None:
     layers = [
         preset_files.load_common_layer(),
         *preset_files.load_presets().values(),
@@ -35,7 +35,7 @@ def test_every_value_that_is_shipped_has_a_reason() -> None:
     assert without == []
 
 
-def test_a_workaround_that_has_ended_in_what_is_locked_is_still_there_to_be_looked_at() -> None:
+def test_no_shipped_workaround_has_ended_in_the_locked_versions() -> None:
     """An `until` at or below a locked version: look whether the workaround is needed, then remove it or move its end on."""
     locked = {
         name: version
@@ -63,7 +63,7 @@ def test_a_workaround_that_has_ended_in_what_is_locked_is_still_there_to_be_look
     ] == []
 
 
-def test_presets_are_of_models_that_there_are() -> None:
+def test_every_preset_has_an_existing_model() -> None:
     known = set(hyper_parameters.list_experiments())
     for name in resolved_presets.MODELS:
         chain = preset_files.load_preset_chain(name)
@@ -180,7 +180,7 @@ def test_presets_are_of_models_that_there_are() -> None:
         ("- extends\n", errors.INVALID, {"where": "mine.yaml:1", "remedy": ("NAME", "VALUE")}),
     ],
 )
-def test_a_wrong_file_is_one_line_with_its_line_and_key(
+def test_an_invalid_file_is_reported_with_line_and_key(
     tmp_path: Path, text: str, kind: str, facts: dict[str, Any]
 ) -> None:
     file = resolved_presets.write(tmp_path, text)
@@ -198,14 +198,14 @@ def test_files_that_extend_each_other_are_refused(tmp_path: Path) -> None:
         preset_files.load_preset_chain(str(one))
 
 
-def test_a_name_that_is_none_and_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_unknown_names_and_missing_files_are_refused(tmp_path: Path) -> None:
     with errors.refused(errors.UNKNOWN, where="preset", value="llama70b", remedy="llama-70b"):
         preset_files.load_preset_chain("llama70b")
     with errors.refused(errors.MISSING, where="gone.yaml", names="No such file"):
         preset_files.load_preset_chain(f"{tmp_path}/gone.yaml")
 
 
-def test_the_sites_file_is_where_the_variable_or_the_home_says(tmp_path: Path) -> None:
+def test_the_sites_file_is_found_by_variable_or_home(tmp_path: Path) -> None:
     home = tmp_path / ".config" / "rosetta"
     home.mkdir(parents=True)
     (home / "site.yaml").write_text("gpus_per_node: 4\n")

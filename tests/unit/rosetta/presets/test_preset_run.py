@@ -45,7 +45,7 @@ def described(
         ("synthetic-126m", "ICI_MESH_SHAPE", "[0x8,1,1]"),
     ],
 )
-def test_numbers_are_those_that_the_scripts_take(preset: str, name: str, text: str) -> None:
+def test_numbers_are_those_that_the_scripts_accept(preset: str, name: str, text: str) -> None:
     with errors.refused(errors.INVALID, where=name, value=text):
         preset_run.describe_run(
             preset, accelerator=None, settings={name: text}, environment={}, site=NO_SITE
@@ -54,7 +54,7 @@ def test_numbers_are_those_that_the_scripts_take(preset: str, name: str, text: s
 
 @pytest.mark.parametrize("name", resolved_presets.MODELS)
 @pytest.mark.parametrize("accelerator", [None, *resolved_presets.DISTINCT_GPUS])
-def test_the_scripts_take_what_is_described(name: str, accelerator: str | None) -> None:
+def test_the_scripts_accept_the_described_run(name: str, accelerator: str | None) -> None:
     found = described(name, accelerator)
     assert run_description.parse_run(json.loads(json.dumps(found.as_json()))) == found
     environment = {
@@ -147,7 +147,7 @@ def test_a_mesh_grows_with_its_nodes() -> None:
         ),
     ],
 )
-def test_precision_and_the_scripts_switches_are_one_thing(
+def test_precision_and_the_variables_of_the_scripts_agree(
     name: str, settings: dict[str, Any], precision: str, env: dict[str, str]
 ) -> None:
     found = described(name, **settings)
@@ -161,7 +161,7 @@ def test_precision_and_the_scripts_switches_are_one_thing(
     )
 
 
-def test_variables_of_the_environment_are_taken_and_the_command_line_wins() -> None:
+def test_the_command_line_overrides_the_environment() -> None:
     environment = {
         "PERCORE_BATCH_SIZE": "16",
         "NCCL_DEBUG": "INFO",
@@ -183,7 +183,7 @@ def test_variables_of_the_environment_are_taken_and_the_command_line_wins() -> N
     assert found.env[user_settings.PRESET_VARIABLE] == user_settings.ALREADY_APPLIED
 
 
-def test_a_task_finetunes_and_what_is_made_up_is_trained_on() -> None:
+def test_a_task_is_finetuned_and_synthetic_data_are_trained_on() -> None:
     assert described("t5x-large", FT_TASK="mnli2").entry == ("rosetta", "t5x", "finetune")
     assert described("llama-7b").entry == ("rosetta", "pax", "boolq")
     assert described("llama-7b", CONFIG="SyntheticLLaMA7B").entry == ("rosetta", "pax", "train")
@@ -212,7 +212,7 @@ def test_the_sites_card_mounts_and_settings(tmp_path: Path) -> None:
     assert described("gpt-5b", accelerator="h100", site=site).env.get("NCCL_DEBUG") is None
 
 
-def test_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_a_preset_file_of_the_user(tmp_path: Path) -> None:
     mine = write(
         tmp_path,
         "about: tuned here\nextends: gpt-5b\nbatch: {per_gpu: 10}\nswitches: [double-buffering]\nfdl: {MAX_STEPS: 500}\n",
@@ -223,7 +223,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     assert found.env["ROSETTA_FDL"] == "--fdl.MAX_STEPS=500"
 
 
-def test_the_value_of_a_setting_is_checked_where_it_stands(tmp_path: Path) -> None:
+def test_an_invalid_setting_is_reported_at_its_place_in_the_file(tmp_path: Path) -> None:
     """A job would fail with it hours later."""
     with errors.refused(errors.INVALID, where="FSDP", value="maybe"):
         described("t5x-small", FSDP="maybe")
@@ -235,7 +235,7 @@ def test_the_value_of_a_setting_is_checked_where_it_stands(tmp_path: Path) -> No
     assert described(mine, FSDP="on").env["FSDP"] == "on"
 
 
-def test_an_experiment_of_ones_own_may_have_another_schedule(tmp_path: Path) -> None:
+def test_a_user_experiment_may_have_another_schedule(tmp_path: Path) -> None:
     text = "extends: pax\nconfigs: [mine.Big]\nsettings: {CONFIG: mine.Big, LR_SCHEDULE: cyclic}\n"
     assert described(write(tmp_path, text)).env["LR_SCHEDULE"] == "cyclic"
     with errors.refused(errors.INVALID, where="LR_SCHEDULE", value="cyclic"):
@@ -256,7 +256,7 @@ def test_thresholds_of_layers(tmp_path: Path) -> None:
     assert described(mine).origin[f"xla_flags.{names[1]}"] == f"{mine}:2"
 
 
-def test_a_base_of_ones_own_takes_the_place_of_the_presets_flags() -> None:
+def test_base_flags_replace_the_presets_flags() -> None:
     found = described(
         "gpt-5b",
         environment={
@@ -270,7 +270,7 @@ def test_a_base_of_ones_own_takes_the_place_of_the_presets_flags() -> None:
     }
 
 
-def test_of_no_model() -> None:
+def test_a_preset_without_a_model_is_refused() -> None:
     with errors.refused(errors.MISSING, where="t5x", remedy="T5_SIZE="):
         described("t5x")
     with errors.refused(errors.CONFLICT, where="mesh.dcn=[1, 2, 1]", value=2, names="32"):

@@ -25,11 +25,11 @@ def test_a_gpu_is_known_by_its_name(name: str) -> None:
         (DetectedGpu("?", (0, 0)), None),
     ],
 )
-def test_another_gpu_is_like_the_one_of_its_capability(gpu: DetectedGpu, name: str | None) -> None:
+def test_an_unknown_gpu_is_matched_by_its_capability(gpu: DetectedGpu, name: str | None) -> None:
     assert resolution.find_accelerator([gpu]) == name
 
 
-def test_no_gpu_is_none() -> None:
+def test_no_gpu_has_no_accelerator() -> None:
     assert resolution.find_accelerator([]) is None
 
 
@@ -49,7 +49,7 @@ def test_the_usual_node_of_a_gpu_is_the_tables() -> None:
     assert found["h100"].origin.startswith("presets/common.yaml:")
 
 
-def test_layers_go_over_each_other_in_their_order(tmp_path: Path) -> None:
+def test_higher_layers_override_lower_ones(tmp_path: Path) -> None:
     path = "xla_flags.xla_gpu_all_reduce_combine_threshold_bytes"
     mine = resolved_presets.write(
         tmp_path,
@@ -90,20 +90,20 @@ def test_origins_name_the_line() -> None:
     )
 
 
-def test_hopper_has_one_connection_and_blackwell_has_not() -> None:
+def test_only_hopper_has_one_connection() -> None:
     name = "env.CUDA_DEVICE_MAX_CONNECTIONS"
     with_one = {gpu for gpu in gpus.GPUS if resolve("gpt-5b", gpu).get(name) == "1"}
     assert with_one == {"h100", "h100-pcie", "h100-nvl", "h200", "h200-nvl", "gh200"}
 
 
-def test_a_null_takes_out_what_is_below(tmp_path: Path) -> None:
+def test_null_removes_the_values_of_lower_layers(tmp_path: Path) -> None:
     mine = resolved_presets.write(
         tmp_path, "extends: gpt-5b\nenv:\n  XLA_PYTHON_CLIENT_MEM_FRACTION: null\n"
     )
     assert "env.XLA_PYTHON_CLIENT_MEM_FRACTION" not in resolve(mine).values
 
 
-def test_xlas_own_fp8_goes_over_the_model_and_its_switches(tmp_path: Path) -> None:
+def test_xla_fp8_overrides_the_model_and_its_switches(tmp_path: Path) -> None:
     mine = resolved_presets.write(
         tmp_path,
         "extends: gpt-5b\nswitches: [pipelined-collectives]\nxla_flags: {xla_gpu_enable_triton_gemm: true}\n",
@@ -122,7 +122,7 @@ def test_xlas_own_fp8_goes_over_the_model_and_its_switches(tmp_path: Path) -> No
     assert [fp8[name] for name in names] == [False] * 4
 
 
-def test_what_ended_and_what_is_not_there_yet_is_left_out_and_said() -> None:
+def test_values_that_do_not_fit_a_version_are_left_out_and_reported() -> None:
     triton = "xla_flags.xla_gpu_enable_triton_gemm"
     assert triton in resolve("t5x-large", precision="fp8-xla", versions=lambda _: None).values
     assert triton in resolve("t5x-large", precision="fp8-xla", versions=lambda _: "0.12.0.1").values
@@ -146,7 +146,7 @@ def test_what_ended_and_what_is_not_there_yet_is_left_out_and_said() -> None:
     )
 
 
-def test_switches_add_up_and_null_takes_them_out(tmp_path: Path) -> None:
+def test_switches_add_up_and_null_removes_them(tmp_path: Path) -> None:
     mine = resolved_presets.write(tmp_path, "extends: gpt-5b\nswitches: [pgle]\n")
     more = {"switches": schema.Value(["deterministic", "pgle"], "ROSETTA_WITH")}
     found = resolution.resolve_preset(
@@ -172,7 +172,7 @@ def test_switches_add_up_and_null_takes_them_out(tmp_path: Path) -> None:
     assert (off.get("switches"), off.get("env.JAX_ENABLE_PGLE")) == (None, None)
 
 
-def test_a_cache_is_in_the_folder_that_is_named() -> None:
+def test_the_cache_folder_is_filled_in() -> None:
     asked = {"switches": schema.Value(["autotune-cache", "compilation-cache"], "command line")}
     with errors.refused(
         errors.MISSING, where="presets/switches.yaml:", names="`cache`", remedy="cache: DIR"
@@ -193,7 +193,7 @@ def test_a_cache_is_in_the_folder_that_is_named() -> None:
     assert found.get("env.JAX_COMPILATION_CACHE_DIR") == "/shared/$(x) y/compiled"
 
 
-def test_a_switch_and_a_gpu_that_there_are_not() -> None:
+def test_unknown_switches_and_gpus_are_refused() -> None:
     with errors.refused(errors.UNKNOWN, where="ROSETTA_WITH", value="fast", remedy="pgle"):
         resolution.resolve_preset(
             "gpt-5b",

@@ -17,7 +17,7 @@ def choose(*cards: DetectedGpu, on_cpu: bool = False, **given: str) -> ModelOpti
     return t5x_model_options.choose_model_options(given, cards, on_cpu=on_cpu)
 
 
-def test_documented_defaults_on_a_card_that_can_do_it_all() -> None:
+def test_documented_defaults_on_a_gpu_that_supports_everything() -> None:
     found = choose(H100, H100)
     assert found == ModelOptions(
         "bfloat16", "xla", True, True, "cudnn", "none", False, False, False
@@ -68,7 +68,7 @@ def test_documented_defaults_on_a_card_that_can_do_it_all() -> None:
         ),
     ],
 )
-def test_what_is_decided_otherwise_is_said(
+def test_a_default_that_is_not_used_is_reported(
     cards: tuple[DetectedGpu, ...],
     on_cpu: bool,
     given: dict[str, str],
@@ -80,7 +80,7 @@ def test_what_is_decided_otherwise_is_said(
     assert (found.fp8, found.attention, found.notes) == (fp8, attention, notes)
 
 
-def test_fp8_takes_the_precision_along() -> None:
+def test_fp8_sets_the_precision() -> None:
     found = choose(H100, PREC="float32", ENABLE_FP8="1")
     assert (found.precision, found.fp8) == ("bfloat16", "xla")
     assert found.notes == (
@@ -159,7 +159,7 @@ def test_refused(
         t5x_model_options.choose_model_options(given, [A100], on_cpu=False)
 
 
-def test_transformer_engine_does_both_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transformer_engine_computes_fp8_and_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformer_engine, "find_installed_version", lambda: "2.0")
     found = choose(H100, ENABLE_TE="1")
     assert (found.fp8, found.attention) == ("te", "te")

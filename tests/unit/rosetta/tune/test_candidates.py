@@ -81,7 +81,7 @@ def run(preset: str, gpus: int = 8, **settings: str) -> Run:
         ),
     ],
 )
-def test_what_means_something(described: Run, names: list[str]) -> None:
+def test_default_candidates(described: Run, names: list[str]) -> None:
     assert candidates.choose_default_candidates(described, planned=False, on_cpu=False) == names
     assert candidates.choose_default_candidates(described, planned=True, on_cpu=False) == [
         name for name in names if name not in candidates.LAUNCH_SWITCHES
@@ -91,14 +91,14 @@ def test_what_means_something(described: Run, names: list[str]) -> None:
     ], "the switches are of cards"
 
 
-def test_what_is_on_is_not_tried() -> None:
+def test_active_switches_are_not_tried() -> None:
     settings = resolved("t5x-small", ROSETTA_WITH="user-buffers", combine="layers")
     assert candidates.drop_active_candidates(
         ["batch", "user-buffers", "combine", "command-buffers", "batch"], settings
     ) == ["batch", "command-buffers"]
 
 
-def test_a_plan_does_not_see_launches() -> None:
+def test_a_plan_refuses_launch_switches() -> None:
     assert candidates.parse_candidates("batch, combine", planned=True) == ["batch", "combine"]
     assert candidates.parse_candidates("command-buffers", planned=False) == ["command-buffers"]
     with errors.refused(errors.UNSUPPORTED, where="--try", value="command-buffers"):

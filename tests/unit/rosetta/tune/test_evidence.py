@@ -13,7 +13,7 @@ ABOUT = {"preset": "t5x-tiny", "card": "H100", "versions": {"jax": "0.10.2"}}
 CHOICE = Choice(16, ("a", "b"), (("combine", "layers"),))
 
 
-def test_a_tuning_that_was_killed_goes_on(tmp_path: Path) -> None:
+def test_a_killed_tuning_continues(tmp_path: Path) -> None:
     file = tmp_path / "tuned.jsonl"
     first = Evidence(file, ABOUT)
     first.add_outcome(CHOICE, 0, Outcome(OK, 123.5, more={"mfu": 0.4}))
@@ -34,7 +34,7 @@ def test_a_tuning_that_was_killed_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["refused", "failed", "too long"])
-def test_what_may_have_been_mended_is_tried_again(tmp_path: Path, kind: str) -> None:
+def test_failed_trials_are_made_again(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "tuned.jsonl"
     Evidence(file, ABOUT).add_outcome(CHOICE, 0, Outcome(kind, reason="no CUDA"))
     again = Evidence(file, ABOUT)
@@ -43,7 +43,7 @@ def test_what_may_have_been_mended_is_tried_again(tmp_path: Path, kind: str) -> 
     assert Evidence(file, ABOUT).find_outcome(CHOICE, 0) == Outcome(OK, 2.0)
 
 
-def test_evidence_of_something_else_is_not_taken(tmp_path: Path) -> None:
+def test_evidence_of_another_tuning_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "tuned.jsonl"
     Evidence(file, ABOUT)
     with errors.refused(

@@ -29,7 +29,7 @@ def whys(folder: Path, found: SearchResult, *, planned: bool) -> dict[str, str]:
     ("planned", "batch"),
     [(False, "+32.0%, on it"), (True, "the preset's batch, doubled as long as it fits, on it")],
 )
-def test_each_value_says_what_it_gained(tmp_path: Path, planned: bool, batch: str) -> None:
+def test_each_value_has_its_gain(tmp_path: Path, planned: bool, batch: str) -> None:
     assert whys(tmp_path, FOUND, planned=planned) == {
         "batch.per_gpu": batch,
         "switches": "pgle +5.0%, on it",
@@ -37,13 +37,13 @@ def test_each_value_says_what_it_gained(tmp_path: Path, planned: bool, batch: st
     }
 
 
-def test_a_batch_that_was_halved_says_so(tmp_path: Path) -> None:
+def test_a_halved_batch_has_its_reason(tmp_path: Path) -> None:
     assert whys(tmp_path, SearchResult(Choice(4), 1.0, 1.0, 0.0, ()), planned=False) == {
         "batch.per_gpu": "the preset's batch, halved until it fits, on it"
     }
 
 
-def test_where_nothing_was_found_it_sets_nothing() -> None:
+def test_a_search_without_gain_sets_nothing() -> None:
     assert preset_output.make_preset(
         SearchResult(Choice(), 1.0, 1.0, 0.0, ()),
         extends="t5x-small",

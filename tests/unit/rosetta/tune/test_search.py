@@ -52,7 +52,7 @@ def test_a_batch_that_does_not_fit_is_halved() -> None:
     )
 
 
-def test_what_gains_more_than_the_noise_is_kept_one_on_top_of_the_other() -> None:
+def test_gains_above_the_noise_are_kept_on_top_of_each_other() -> None:
     found = Search(machine(8, {"a": 0.05, "b": -0.2, "combine": 0.04})[0], 3).run(
         8, PARTS, grow=True
     )
@@ -62,18 +62,18 @@ def test_what_gains_more_than_the_noise_is_kept_one_on_top_of_the_other() -> Non
     assert found.choice.settings() == {"ROSETTA_WITH": "a", "combine": "layers"}
 
 
-def test_what_gains_less_than_the_noise_is_not() -> None:
+def test_gains_below_the_noise_are_dropped() -> None:
     measure, tried = machine(8, {"a": 0.05}, noise=0.08)
     assert Search(measure, 3).run(8, PARTS[:1], grow=False).kept == ()
     assert [repeat for choice, repeat in tried if choice.switches] == [0]
 
 
-def test_it_has_to_gain_twice() -> None:
+def test_a_choice_has_to_gain_twice() -> None:
     rates = iter([100.0, 100.0, 120.0, 99.0])
     assert Search(lambda *_: Outcome(OK, next(rates)), 2).run(8, PARTS[:1], grow=False).kept == ()
 
 
-def test_a_trial_that_fails_is_left_out_and_the_search_goes_on() -> None:
+def test_a_failed_trial_does_not_end_the_search() -> None:
     said: list[str] = []
     found = Search(machine(8, {"a": 0.1})[0], 2, report=said.append).run(
         8, [("broken", Choice(switches=("broken",))), *PARTS], grow=False
@@ -82,7 +82,7 @@ def test_a_trial_that_fails_is_left_out_and_the_search_goes_on() -> None:
     assert "broken: failed, XLA has no flag" in said
 
 
-def test_what_comes_to_the_same_is_not_tried() -> None:
+def test_an_identical_run_is_not_tried() -> None:
     measure, tried = machine(8, {"a": 0.1})
     said: list[str] = []
     found = Search(
@@ -93,14 +93,14 @@ def test_what_comes_to_the_same_is_not_tried() -> None:
     assert said[-2:] == ["b: changes nothing in this run", "combine: changes nothing in this run"]
 
 
-def test_a_switch_takes_the_place_of_its_opposite() -> None:
+def test_a_switch_replaces_its_opposite() -> None:
     parts = [(name, Choice(switches=(name,))) for name in ("x", "a", "no-x")]
     found = Search(machine(8, {"x": 0.1, "a": 0.1, "no-x": 0.3})[0], 3).run(8, parts, grow=False)
     assert found.choice.switches == ("a", "no-x")
     assert Choice(switches=("no-x", "a")).plus(Choice(switches=("x",))).switches == ("a", "x")
 
 
-def test_what_is_always_the_same_is_measured_once() -> None:
+def test_rates_without_noise_are_measured_once() -> None:
     measure, tried = machine(16, {"a": 0.1}, noise=0.0)
     assert Search(measure, 1).run(8, PARTS[:1], grow=True).choice == Choice(16, ("a",))
     assert [(choice.batch, repeat) for choice, repeat in tried] == [
@@ -114,7 +114,7 @@ def test_what_is_always_the_same_is_measured_once() -> None:
 @pytest.mark.parametrize(
     ("most", "batch", "count"), [(0, None, 0), (1, None, 0), (2, 16, 2), (5, 32, 4)]
 )
-def test_there_is_an_end_to_it(most: int, batch: int | None, count: int) -> None:
+def test_the_number_of_trials_is_limited(most: int, batch: int | None, count: int) -> None:
     measure, tried = machine(10**9, {})
     said: list[str] = []
     assert (
@@ -127,7 +127,7 @@ def test_there_is_an_end_to_it(most: int, batch: int | None, count: int) -> None
     assert [said.index(line) for line in said if "no more" in line] == [len(said) - 1], "once"
 
 
-def test_a_preset_that_does_not_run_is_told() -> None:
+def test_a_preset_that_does_not_run_is_an_error() -> None:
     with errors.refused(errors.FAILED, where="rosetta tune", value="refused"):
         Search(lambda *_: Outcome("refused", reason="no such vocabulary"), 3).run(
             8, PARTS, grow=True

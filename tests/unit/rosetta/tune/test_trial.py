@@ -73,7 +73,7 @@ def test_a_trial_that_takes_too_long_is_ended_with_its_children(
     assert process_state.ended(int((tmp_path / "child").read_text()))
 
 
-def test_the_rate_is_that_of_the_last_report_and_the_run_is_the_choices(
+def test_the_rate_is_the_last_and_the_run_has_the_choice(
     make: trial.Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports = [
@@ -103,7 +103,7 @@ def test_the_rate_is_that_of_the_last_report_and_the_run_is_the_choices(
     assert not Path(env["MODEL_DIR"]).exists(), "nothing of it stays"
 
 
-def test_pax_is_tried_on_made_up_data() -> None:
+def test_pax_is_tried_on_synthetic_data() -> None:
     run = trial.Trials(
         "gpt-5b", "h100", 8, {}, steps=20, seconds=1, logs=Path("/nowhere")
     ).describe(Choice(4), "/tmp/x")

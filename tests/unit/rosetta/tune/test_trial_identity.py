@@ -11,7 +11,7 @@ from tests.support import required_modules
 from tests.support.resolved_presets import NO_SITE
 
 
-def comes_to(preset: str, accelerator: str, **settings: str) -> object:
+def identify(preset: str, accelerator: str, **settings: str) -> object:
     return trial_identity.identify_run(
         preset_run.describe_run(
             preset, accelerator=accelerator, settings=settings, environment={}, site=NO_SITE
@@ -19,21 +19,21 @@ def comes_to(preset: str, accelerator: str, **settings: str) -> object:
     )
 
 
-def test_what_a_precision_goes_without_is_void() -> None:
-    assert comes_to("t5x-small", "h100", ROSETTA_WITH="pipelined-collectives") == comes_to(
+def test_a_switch_that_the_precision_overrides_has_no_effect() -> None:
+    assert identify("t5x-small", "h100", ROSETTA_WITH="pipelined-collectives") == identify(
         "t5x-small", "h100"
     )
-    assert comes_to(
+    assert identify(
         "t5x-small", "h100", ROSETTA_WITH="pipelined-collectives", precision="bf16"
-    ) != comes_to("t5x-small", "h100", precision="bf16")
-    assert comes_to("t5x-small", "h100", combine="layers") != comes_to("t5x-small", "h100")
-    assert comes_to("t5x-small", "h100", **{"batch.per_gpu": "8"}) != comes_to("t5x-small", "h100")
-    assert comes_to("gpt-5b", "h100", ROSETTA_WITH="no-command-buffers") == comes_to(
+    ) != identify("t5x-small", "h100", precision="bf16")
+    assert identify("t5x-small", "h100", combine="layers") != identify("t5x-small", "h100")
+    assert identify("t5x-small", "h100", **{"batch.per_gpu": "8"}) != identify("t5x-small", "h100")
+    assert identify("gpt-5b", "h100", ROSETTA_WITH="no-command-buffers") == identify(
         "gpt-5b", "h100"
     )
 
 
-def test_without_a_jaxlib_that_says_it_flags_are_compared() -> None:
+def test_without_jaxlib_the_flags_are_compared() -> None:
     assert trial_identity.list_xla_options("--xla_b=2 --xla_a=1", "/bin/false") == (
         "--xla_a=1",
         "--xla_b=2",
@@ -41,16 +41,16 @@ def test_without_a_jaxlib_that_says_it_flags_are_compared() -> None:
 
 
 @pytest.mark.parametrize(("accelerator", "default"), [("h100", True), ("b200", False)])
-def test_command_buffers_are_xlas_own_default_but_on_cards_with_fewer(
+def test_command_buffers_are_the_default_except_on_gpus_with_fewer(
     accelerator: str, default: bool
 ) -> None:
     required_modules.need_current("jaxlib")
     assert len(trial_identity.list_xla_options("", sys.executable)) > 100
     assert (
-        comes_to("t5x-small", accelerator, ROSETTA_WITH="command-buffers")
-        == comes_to("t5x-small", accelerator)
+        identify("t5x-small", accelerator, ROSETTA_WITH="command-buffers")
+        == identify("t5x-small", accelerator)
     ) == default
-    assert comes_to("t5x-small", accelerator, ROSETTA_WITH="no-command-buffers") != comes_to(
+    assert identify("t5x-small", accelerator, ROSETTA_WITH="no-command-buffers") != identify(
         "t5x-small", accelerator
     )
     assert trial_identity.list_xla_options(

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[4]
 TUNING = "import sys; from pathlib import Path; from rosetta.tune.trial_process import TrialProcesses; TrialProcesses(Path('logs'), 600).run(['sh', '-c', 'echo $$ > child.new; mv child.new child; exec sleep 600'], {'PATH': '/usr/bin:/bin'})"
 
 
-def test_what_is_said_and_the_status(tmp_path: Path) -> None:
+def test_the_log_and_the_exit_status(tmp_path: Path) -> None:
     processes = TrialProcesses(tmp_path / "logs", 20)
     assert processes.run(
         ["sh", "-c", "echo out; echo $A >&2; exit 3"], {"PATH": os.environ["PATH"], "A": "err"}
@@ -34,7 +34,7 @@ def test_what_is_said_and_the_status(tmp_path: Path) -> None:
     )
 
 
-def test_it_does_not_outlive_a_tuning_that_is_killed(tmp_path: Path) -> None:
+def test_a_trial_ends_when_the_tuning_is_killed(tmp_path: Path) -> None:
     tuning = subprocess.Popen(
         [sys.executable, "-P", "-c", TUNING],
         cwd=tmp_path,
