@@ -1,3 +1,4 @@
-"""What T5X's and Pax's scripts share: cards, devices, folders, words and variables, progress, how a
-process becomes the trainer, and how a run is started anywhere. Needs no JAX.
+"""Start runs: T5X's and Pax's trainers on this machine, and any run under Docker or a scheduler.
+
+The package needs no JAX.
 """

@@ -1,5 +1,6 @@
-"""`python -m rosetta.launch`: `rosetta run`, `submit` and `spawn` on a Python that is too old for
-the other commands, as a login node has it.
+"""Run `rosetta run`, `submit` and `spawn` as `python -m rosetta.launch`.
+
+They work on the old Python of a login node, where the other commands do not.
 """
 
 from __future__ import annotations

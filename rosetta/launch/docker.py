@@ -1,4 +1,4 @@
-"""A run as `docker run`."""
+"""Render a run as `docker run`."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 
 def render_docker(
-    run: Run, options: Options, around: Mapping[str, str], *, program: str = "docker"
+    run: Run, options: Options, environment: Mapping[str, str], *, program: str = "docker"
 ) -> Rendering:
-    """Return the command that runs it in a container of this machine, as the user who starts it.
+    """Return the command that runs a run in a container on this machine, as the current user.
 
-    Variables are named only, and their values taken from the client's environment: no value can be
-    seen in a list of processes.
+    The command only names the variables. Docker takes their values from its environment, so that a
+    list of processes shows no value.
 
     Args:
       run: of one node.
-      options: image is needed.
-      around: our environment; CUDA_VISIBLE_DEVICES chooses the cards.
-      program: docker, or what takes its words.
+      options: with an image.
+      environment: ours; CUDA_VISIBLE_DEVICES chooses the GPUs.
+      program: docker, or a program with the same options.
 
     Raises:
-      UserError: it has more nodes, no image, or a mount that cannot be.
+      UserError: the run has several nodes, no image, or a mount that is not valid.
     """
     if run.nodes > 1:
         raise UserError(
-            f"it has {run.nodes} nodes",
+            f"the run has {run.nodes} nodes, and docker starts one",
             "--on docker",
             "give --nodes 1, or submit it to a scheduler: rosetta submit",
             kind=UNSUPPORTED,
@@ -58,8 +58,8 @@ def render_docker(
     if options.name:
         argv.append(f"--name={options.name}")
     if not run_description.runs_on_cpu(run):
-        argv.append(f"--gpus={_select_gpus(run, around)}")
-    argv += [f"--mount={_format_mount(*each)}" for each in run.mounts] + [
+        argv.append(f"--gpus={_select_gpus(run, environment)}")
+    argv += [f"--mount={_format_mount(*mount)}" for mount in run.mounts] + [
         f"--env={name}" for name in env
     ]
     return Rendering(
@@ -68,8 +68,9 @@ def render_docker(
 
 
 def make_node_command(run: Run) -> list[str]:
-    """Return what is executed on the one node of a run: its entry, or what starts that once a
-    GPU.
+    """Return the command line for the one node of a run.
+
+    It is the run's entry, or the command that starts the entry once for each process.
     """
     count = rendering.count_processes_per_node(run)
     return (
@@ -79,28 +80,28 @@ def make_node_command(run: Run) -> list[str]:
     )
 
 
-def _select_gpus(run: Run, around: Mapping[str, str]) -> str:
+def _select_gpus(run: Run, environment: Mapping[str, str]) -> str:
     """Return the first of the visible GPUs, as many as the run has."""
-    named = parse_list("CUDA_VISIBLE_DEVICES", around.get("CUDA_VISIBLE_DEVICES", ""))
-    if not named:
+    visible = parse_list("CUDA_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES", ""))
+    if not visible:
         return str(run.gpus_per_node)
-    if len(named) < run.gpus_per_node:
+    if len(visible) < run.gpus_per_node:
         raise UserError(
-            f"it leaves {len(named)} of the {run.gpus_per_node} GPUs that the run has",
+            f"only {len(visible)} of the {run.gpus_per_node} GPUs of the run are visible",
             "CUDA_VISIBLE_DEVICES",
-            f"unset it, or give --gpus-per-node {len(named)}",
+            f"unset it, or give --gpus-per-node {len(visible)}",
             kind=CONFLICT,
-            value=len(named),
+            value=len(visible),
         )
-    # In quotes: a field of its list, which has commas itself.
-    return f'"device={",".join(named[: run.gpus_per_node])}"'
+    # In quotes, because docker reads the value as CSV, and the list has commas.
+    return f'"device={",".join(visible[: run.gpus_per_node])}"'
 
 
 def _format_mount(outside: str, inside: str) -> str:
-    """Return a mount as docker reads it: a line of CSV, so that a path may hold anything."""
+    """Return a mount in docker's form: a line of CSV, in which a path may have any character."""
     if not (outside.startswith("/") and inside.startswith("/")):
         raise UserError(
-            "it is no pair of absolute paths",
+            "not a pair of absolute paths",
             f"mount {outside}:{inside}",
             "write /OUTSIDE:/INSIDE",
             kind=INVALID,

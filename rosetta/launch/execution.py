@@ -1,4 +1,4 @@
-"""From a command line that was checked to its process, in place of ours or before it."""
+"""Execute a checked command, in place of this process or before another command."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ CACHE_VARIABLES = (
     "JAX_COMPILATION_CACHE_DIR",
     "JAX_ENABLE_COMPILATION_CACHE",
 )  # set, empty included, they are the user's own choice
-# What of the environment is decided on the way from settings to command line, none of which is a
-# secret.
+# Variables that rosetta may set for a command, none of which is a secret. A dry run shows them.
 SHOWN_VARIABLES = (
     "XLA_FLAGS",
     "JAX_PLATFORMS",
@@ -51,15 +50,22 @@ _FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUS
 
 
 class WarningLine(str):
-    """A line that warns, among lines that are notes."""
+    """A line to print as a warning, among lines that are notes."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Command:
-    """What is executed, where its output goes (None: where ours does), what is said before, what is
-    done last, before we are it, and why it cannot start here.
+    """A command to execute.
+
+    Attributes:
+      argv: the command line.
+      env: the whole environment.
+      log: the file for the output; None: the output goes to ours.
+      lines: notes and warnings to print before.
+      begin: called just before the command takes the place of this process.
+      refused: why the command cannot run on this machine; None if it can.
     """
 
     argv: list[str]
@@ -73,12 +79,17 @@ class Command:
 def run_checks(
     *checks: Callable[[], tuple[str, ...]], refused: UserError | None = None
 ) -> tuple[tuple[str, ...], UserError | None]:
-    """Return what checks of this machine warn of, and the first refusal, which is a line, too: a
-    dry run may be on another machine than the run.
+    """Run checks of this machine.
+
+    An error does not end them: a dry run shows it as a line, because the run itself may be for
+    another machine.
 
     Args:
-      checks: each returns lines, or raises a refusal.
-      refused: a refusal that is known before.
+      *checks: each returns lines, or raises a UserError.
+      refused: an error that is known before.
+
+    Returns:
+      All lines and errors as warnings, and the first error.
     """
     lines: tuple[str, ...] = (str(refused),) if refused else ()
     for check in checks:
@@ -90,128 +101,144 @@ def run_checks(
 
 
 def find_python(environment: Mapping[str, str]) -> str:
-    """Return the interpreter that runs what is started: PYTHON, else ours.
+    """Return the Python that runs a trainer: the one that PYTHON names, else ours.
 
     Raises:
-      UserError: PYTHON names no program.
+      UserError: PYTHON does not name a program.
     """
-    found = environment.get("PYTHON") or sys.executable
-    if not shutil.which(found, path=environment.get("PATH")):
+    python = environment.get("PYTHON") or sys.executable
+    if not shutil.which(python, path=environment.get("PATH")):
         raise UserError(
-            "it is no program",
-            f"PYTHON={found}",
+            "not a program",
+            f"PYTHON={python}",
             "name the Python of a baked environment, or unset it",
             kind=MISSING,
-            value=found,
+            value=python,
         )
-    return found
+    return python
 
 
 def compilation_cache_variables(environment: Mapping[str, str], processes: int) -> dict[str, str]:
-    """Return the variable that makes JAX keep what is compiled for the next start; nothing where
-    the user has chosen, or nothing can be kept.
+    """Return the variable that makes JAX keep compiled programs for the next start.
 
-    Not with several processes: one that finds its program would not take part in the tuning that
-    the others, which do not, share out among all.
+    There is none if the user has set a cache, if no folder can be used, or if the run has several
+    processes. JAX shares the tuning of a program out among all processes, and one that finds the
+    program in its cache would not take part.
     """
-    ours = environment.get("ROSETTA_HOME") or (
-        f"{environment['HOME']}/.rosetta" if home_folder.is_home_usable(environment) else None
-    )
-    return (
-        {CACHE_VARIABLES[0]: f"{ours}/compiled"}
-        if ours and processes == 1 and not any(name in environment for name in CACHE_VARIABLES)
-        else {}
-    )
+    home = environment.get("ROSETTA_HOME")
+    if not home and home_folder.is_home_usable(environment):
+        home = f"{environment['HOME']}/.rosetta"
+    is_set_by_user = any(name in environment for name in CACHE_VARIABLES)
+    if not home or processes != 1 or is_set_by_user:
+        return {}
+    return {CACHE_VARIABLES[0]: f"{home}/compiled"}
 
 
-def execute(wanted: Command) -> NoReturn:
-    """Become the trainer, so that its exit status and the signals sent to it are its own.
+def execute(command: Command) -> NoReturn:
+    """Execute a command in place of this process.
 
-    Progress stays on our stderr; its log goes to the file.
+    Its exit status and the signals sent to it are then its own. Progress stays on our stderr, and
+    the rest of the output goes to the log.
+
+    Raises:
+      UserError: the command cannot run on this machine.
     """
-    if wanted.refused:
-        raise wanted.refused
-    env = dict(wanted.env)
+    if command.refused:
+        raise command.refused
+    env = dict(command.env)
     mask = Mask(env)
-    command = "+ " + shlex.join(mask.mask_text(word) for word in wanted.argv)
-    for line in filter(None, [*wanted.lines, process_binding.bind_process(env)]):
+    command_line = "+ " + shlex.join(mask.mask_text(word) for word in command.argv)
+    for line in filter(None, [*command.lines, process_binding.bind_process(env)]):
         write = log.warn if isinstance(line, WarningLine) else log.info
         write(mask.mask_text(line))
-    log.info(command, prefix=False)
-    if wanted.log:
-        wanted.log.parent.mkdir(parents=True, exist_ok=True)
-        terminal = os.dup(2)
-        os.set_inheritable(terminal, True)
-        env[log.TERMINAL_VARIABLE] = str(terminal)
-        file = os.open(wanted.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        os.dup2(file, 1)
-        os.dup2(file, 2)
-        os.close(file)
-        log.info(command, prefix=False)
-    if wanted.begin:
-        wanted.begin()
-    os.execvpe(wanted.argv[0], wanted.argv, env)  # noqa: S606
+    log.info(command_line, prefix=False)
+    if command.log:
+        _redirect_output(command.log, env)
+        log.info(command_line, prefix=False)
+    if command.begin:
+        command.begin()
+    os.execvpe(command.argv[0], command.argv, env)  # noqa: S606
 
 
-def run_in_order(wanted: Sequence[Command]) -> NoReturn:
-    """Run these in order, and become the last. One that fails ends it, with its status.
+def _redirect_output(path: Path, env: dict[str, str]) -> None:
+    """Send our output to a log file; a variable in `env` keeps the terminal for progress."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    terminal = os.dup(2)
+    os.set_inheritable(terminal, True)
+    env[log.TERMINAL_VARIABLE] = str(terminal)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
 
-    Signals that end us go to what runs then, and what runs ends with us.
+
+def run_in_order(commands: Sequence[Command]) -> NoReturn:
+    """Run commands in order; the last one takes the place of this process.
+
+    If one fails, this process ends with its status. Signals that would end this process go to the
+    running command, and the command ends if this process is killed.
+
+    Raises:
+      UserError: the first command cannot run on this machine.
     """
-    *first, last = wanted
-    if wanted[0].refused:
-        raise wanted[0].refused
-    for each in first:
-        if code := _run_child(each):
+    *earlier, last = commands
+    if commands[0].refused:
+        raise commands[0].refused
+    for command in earlier:
+        if code := _run_child(command):
             sys.exit(code)
     execute(last)
 
 
-def _run_child(wanted: Command) -> int:
+def _run_child(command: Command) -> int:
+    """Run a command in a child process; return its exit status as a shell reports it."""
     sys.stdout.flush()
     sys.stderr.flush()
     kills = kill_notice.count_oom_kills()
-    ours, child = os.getpid(), os.fork()
+    parent, child = os.getpid(), os.fork()
     if child == 0:
         try:
-            parent_death.die_with_parent(ours)
-            execute(wanted)
+            parent_death.die_with_parent(parent)
+            execute(command)
         except OSError as error:
             log.error(f"{error.filename}: {error.strerror}")
         os._exit(exit_status.USER_ERROR)
-    before = {
-        number: signal.signal(number, lambda given, _: os.kill(child, given))
+    earlier_handlers = {
+        number: signal.signal(number, lambda received, _: os.kill(child, received))
         for number in _FORWARDED_SIGNALS
     }
     try:
-        _, ended = os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
     finally:
-        for number, handler in before.items():
+        for number, handler in earlier_handlers.items():
             signal.signal(number, handler)
-    code = os.waitstatus_to_exitcode(ended)
+    code = os.waitstatus_to_exitcode(status)
     code = code if code >= 0 else 128 - code
     if line := kill_notice.describe_kill("the trainer", code, kills):
         log.warn(line)
     return code
 
 
-def convert_to_json(wanted: Command) -> dict[str, Any]:
-    """Return a command as JSON: what of the environment was decided here, and not the rest of it,
-    which may hold secrets.
+def convert_to_json(command: Command) -> dict[str, Any]:
+    """Return a command as JSON, without the variables that rosetta does not set.
+
+    They may hold secrets.
     """
-    found = {
-        "argv": wanted.argv,
-        "env": {name: wanted.env[name] for name in SHOWN_VARIABLES if name in wanted.env},
-        "log": str(wanted.log) if wanted.log else None,
-        "said": list(wanted.lines),
+    document = {
+        "argv": command.argv,
+        "env": {name: command.env[name] for name in SHOWN_VARIABLES if name in command.env},
+        "log": str(command.log) if command.log else None,
+        "said": list(command.lines),
     }
-    masked: dict[str, Any] = Mask(wanted.env).mask_document(found)
+    masked: dict[str, Any] = Mask(command.env).mask_document(document)
     return masked
 
 
-def format_command(wanted: Command) -> str:
-    """Return a command as a dry run says it: what is said before it, then it and its environment as
-    a shell would be told; see shown.
+def format_command(command: Command) -> str:
+    """Return a command as a dry run prints it: its lines, then the command as a shell takes it.
+
+    It has the variables that convert_to_json returns.
     """
-    found = convert_to_json(wanted)
-    return "\n".join([*found["said"], Rendering(found["argv"], found["env"]).text()])
+    document = convert_to_json(command)
+    rendering = Rendering(document["argv"], document["env"])
+    return "\n".join([*document["said"], rendering.text()])

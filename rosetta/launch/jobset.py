@@ -1,5 +1,6 @@
-"""A run as a JobSet of Kubernetes' (jobset.x-k8s.io/v1alpha2): an indexed job with a pod a node,
-whose first one all of them meet at.
+"""Render a run as a Kubernetes JobSet (jobset.x-k8s.io/v1alpha2).
+
+It is an indexed job with one pod for each node. All processes meet at the first pod.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _MAX_RESTARTS = 10
 def render_jobset(run: Run, options: Options) -> Rendering:
     """Return kubectl's command, and the JobSet that it reads.
 
-    Variables that are secrets are taken from the Kubernetes secret that the options name, where
-    each has its own name as its key.
+    The values of secret variables come from the Kubernetes secret that the options name. The key of
+    each is the name of the variable.
 
     Raises:
-      UserError: there is no image, the name is none that Kubernetes takes, or a mount cannot be.
+      UserError: there is no image, or a name or a mount is not valid in Kubernetes.
     """
     kubectl = [
         "kubectl",
@@ -46,11 +47,15 @@ def render_jobset(run: Run, options: Options) -> Rendering:
 
 
 def make_jobset(run: Run, options: Options) -> dict[str, Any]:
-    """Return the JobSet."""
+    """Return the JobSet as a document.
+
+    Raises:
+      UserError: see render_jobset.
+    """
     name = rendering.choose_job_name(run, options)
     if not _LABEL.fullmatch(name):
         raise UserError(
-            "Kubernetes takes no such name",
+            "not a valid name in Kubernetes",
             f"--job-name={name}",
             "give up to 40 small letters, digits and dashes, the first of them a letter",
             kind=INVALID,
@@ -64,7 +69,7 @@ def make_jobset(run: Run, options: Options) -> dict[str, Any]:
     }
     spec: dict[str, Any] = {"network": {"enableDNSHostnames": True, "subdomain": name}}
     if options.requeue:
-        # A run that ended early goes on without counting; one that failed, as often as that.
+        # A run that ended early resumes without limit. One that failed resumes _MAX_RESTARTS times.
         job["podFailurePolicy"] = {
             "rules": [
                 {
@@ -104,6 +109,7 @@ def make_jobset(run: Run, options: Options) -> dict[str, Any]:
 
 
 def _make_pod(run: Run, options: Options, name: str) -> dict[str, Any]:
+    """Return the pod of a node; `name` is that of the JobSet."""
     mounts, volumes = (
         [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 (the default of 64 MiB kills NCCL)
         [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
@@ -113,7 +119,7 @@ def _make_pod(run: Run, options: Options, name: str) -> dict[str, Any]:
         mounts.append(mount)
         volumes.append(volume)
     command = docker.make_node_command(run)
-    if run.nodes > 1:  # which pod it is, Kubernetes tells rosetta spawn in JOB_COMPLETION_INDEX
+    if run.nodes > 1:  # Kubernetes sets the number of the pod in JOB_COMPLETION_INDEX.
         command = [
             "rosetta",
             "spawn",
@@ -150,17 +156,18 @@ def _make_pod(run: Run, options: Options, name: str) -> dict[str, Any]:
 
 
 def _make_variable(name: str, value: str, options: Options) -> dict[str, Any]:
+    """Return a variable of the container; the value of a secret is not written."""
     if is_secret(name, value):
         return {"name": name, "valueFrom": {"secretKeyRef": {"name": options.secret, "key": name}}}
     return {"name": name, "value": _escape_dollars(value)}
 
 
 def _make_mount(name: str, outside: str, inside: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the volume and mount of a node's folder, or of pvc:CLAIM[/FOLDER]."""
+    """Return the mount and the volume of a node's folder, or of pvc:CLAIM[/FOLDER]."""
     claim = _CLAIM.fullmatch(outside)
     if not inside.startswith("/") or ":" in inside or not (claim or outside.startswith("/")):
         raise UserError(
-            "Kubernetes cannot mount it",
+            "Kubernetes cannot mount this",
             f"mount {outside}:{inside}",
             "write /OUTSIDE:/INSIDE or pvc:CLAIM[/FOLDER]:/INSIDE, without a colon in it",
             kind=UNSUPPORTED,
@@ -177,5 +184,5 @@ def _make_mount(name: str, outside: str, inside: str) -> tuple[dict[str, Any], d
 
 
 def _escape_dollars(text: str) -> str:
-    """Escape a text for Kubernetes, which would replace $(NAME) by a variable."""
+    """Escape a text for Kubernetes, which replaces $(NAME) by the value of a variable."""
     return text.replace("$", "$$")

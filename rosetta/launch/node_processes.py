@@ -1,8 +1,8 @@
-"""The processes of one node: started together, told where to meet, sent the signals that we are
-sent, and ended when one of them fails.
+"""Run the processes of one node, as `rosetta run` and `rosetta spawn` do.
 
-What each process is told is what srun would tell it, in Slurm's variables: the scripts count
-processes by them, and JAX finds its place by them.
+The processes are started together, get the signals that this process gets, and are ended if one of
+them fails. They find each other by the variables that srun would set: the scripts count processes
+by them, and JAX finds its rank by them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from rosetta.core.value_parsing import parse_host_and_port
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-GRACE_SECONDS = (
-    60.0  # seconds from the first that fails to the end of those that do not end by themselves
-)
+# Seconds after the first failure in which the other processes have to end by themselves.
+GRACE_SECONDS = 60.0
 FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-# Of an allocation that we are started in, which is not our processes'.
+# Variables of an allocation in which this process was started. They do not hold for ours.
 SLURM_VARIABLES = (
     "SLURM_JOB_ID",
     "SLURM_NTASKS",
@@ -49,12 +48,12 @@ SLURM_VARIABLES = (
 
 @dataclass(frozen=True)
 class ProcessLayout:
-    """Where this node's processes are among all.
+    """The place of this node's processes among all processes of a run.
 
     Attributes:
-      per_node: processes of each node.
-      nodes: how many there are.
-      node: this one's number, from 0.
+      per_node: the processes of each node.
+      nodes: the number of nodes.
+      node: the number of this node, from 0.
       coordinator: HOST:PORT of the first process, which every node can reach; "" for a free port of
         this machine.
     """
@@ -67,7 +66,7 @@ class ProcessLayout:
     def __post_init__(self) -> None:
         if not 0 <= self.node < self.nodes:
             raise UserError(
-                f"it is none of {self.nodes} nodes",
+                f"not the number of a node: the run has {self.nodes} nodes",
                 f"--node {self.node}",
                 f"give a number from 0 to {self.nodes - 1}",
                 kind=INVALID,
@@ -77,26 +76,27 @@ class ProcessLayout:
             parse_host_and_port("--coordinator", self.coordinator)
         if self.nodes > 1 and not self.coordinator:
             raise UserError(
-                f"{self.nodes} nodes have to meet somewhere",
+                f"the processes of {self.nodes} nodes need a common address",
                 "--coordinator",
-                "name the first node, and a free port of it, to all of them: HOST:PORT",
+                "give every node the name of the first node and a free port of it: HOST:PORT",
                 kind=MISSING,
             )
 
 
-def make_environments(layout: ProcessLayout, around: Mapping[str, str]) -> list[dict[str, str]]:
+def make_environments(
+    layout: ProcessLayout, environment: Mapping[str, str]
+) -> list[dict[str, str]]:
     """Return the environment of each of this node's processes."""
-    plain = {name: value for name, value in around.items() if name not in SLURM_VARIABLES}
+    inherited = {name: value for name, value in environment.items() if name not in SLURM_VARIABLES}
     total = layout.nodes * layout.per_node
     if total == 1:
-        return [plain]
-    meeting = layout.coordinator or f"127.0.0.1:{_find_free_port()}"
-    host = meeting.rpartition(":")[0]
+        return [inherited]
+    coordinator = layout.coordinator or f"127.0.0.1:{_find_free_port()}"
+    host = coordinator.rpartition(":")[0]
     shared = {
-        "JAX_COORDINATOR_ADDRESS": meeting,
-        "SLURM_JOB_ID": str(
-            zlib.crc32(meeting.encode())
-        ),  # the same for all, and another one for each run
+        "JAX_COORDINATOR_ADDRESS": coordinator,
+        # The same for all processes of a run, and different for each run.
+        "SLURM_JOB_ID": str(zlib.crc32(coordinator.encode())),
         "SLURM_NTASKS": str(total),
         "SLURM_JOB_NUM_NODES": str(layout.nodes),
         "SLURM_NNODES": str(layout.nodes),
@@ -108,7 +108,7 @@ def make_environments(layout: ProcessLayout, around: Mapping[str, str]) -> list[
     }
     return [
         {
-            **plain,
+            **inherited,
             **shared,
             "SLURM_LOCALID": str(local),
             "SLURM_PROCID": str(layout.node * layout.per_node + local),
@@ -120,44 +120,57 @@ def make_environments(layout: ProcessLayout, around: Mapping[str, str]) -> list[
 def run_processes(
     argv: Sequence[str],
     layout: ProcessLayout,
-    around: Mapping[str, str],
+    environment: Mapping[str, str],
     grace: float = GRACE_SECONDS,
 ) -> int:
-    """Run this node's processes to their end; return the status of the first that failed, as a
-    shell tells it, or 0. A single one takes our place.
+    """Run this node's processes to their end.
+
+    A single process takes the place of this one.
 
     Args:
-      argv: what each executes.
-      layout: see Layout.
-      around: the environment that they share.
-      grace: seconds that the others have to end themselves.
+      argv: the command line of each process.
+      layout: the place of the processes among all.
+      environment: that the processes share.
+      grace: seconds that the others have to end by themselves after one has failed.
+
+    Returns:
+      The status of the first process that failed, as a shell reports it, or 0.
 
     Raises:
-      UserError: the program is not there.
+      UserError: the program does not exist.
     """
-    each = make_environments(layout, around)
-    argv = [_find_program(argv[0], around), *argv[1:]]
-    if len(each) == 1:
+    environments = make_environments(layout, environment)
+    argv = [_find_program(argv[0], environment), *argv[1:]]
+    if len(environments) == 1:
         sys.stdout.flush()
         sys.stderr.flush()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.execve(argv[0], argv, each[0])  # noqa: S606
+        os.execve(argv[0], argv, environments[0])  # noqa: S606
     watched = {signal.SIGCHLD, *FORWARDED_SIGNALS}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    earlier_mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     try:
         running = {
-            _start_process(argv, environment, before): rank for rank, environment in enumerate(each)
+            _start_process(argv, process_environment, earlier_mask): local_rank
+            for local_rank, process_environment in enumerate(environments)
         }
         return _wait_for_all(running, layout.node * layout.per_node, watched, grace)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier_mask)
 
 
 def _wait_for_all(
     running: dict[int, int], first: int, watched: set[signal.Signals], grace: float
 ) -> int:
-    """Wait for all of these (process -> number on the node), passing on signals that come
-    meanwhile.
+    """Wait for all processes, and pass on the signals that arrive meanwhile.
+
+    Args:
+      running: process id -> number on the node.
+      first: the rank of the node's first process.
+      watched: the signals to wait for.
+      grace: see run_processes.
+
+    Returns:
+      See run_processes.
     """
     status, deadline = 0, float("inf")
     kills = kill_notice.count_oom_kills()
@@ -167,9 +180,9 @@ def _wait_for_all(
             _send_signal(running, signal.SIGKILL)
             deadline = float("inf")
             continue
-        came = signal.sigtimedwait(watched, min(left, 3600.0))
-        if came is not None and came.si_signo != signal.SIGCHLD:
-            _send_signal(running, signal.Signals(came.si_signo))
+        received = signal.sigtimedwait(watched, min(left, 3600.0))
+        if received is not None and received.si_signo != signal.SIGCHLD:
+            _send_signal(running, signal.Signals(received.si_signo))
         for process, ended in _reap_ended(running):
             rank = running.pop(process)
             code = os.waitstatus_to_exitcode(ended)
@@ -183,37 +196,41 @@ def _wait_for_all(
             if code and not status:
                 status, deadline = code, time.monotonic() + grace
                 if running:
-                    log.warn(f"process {first + rank} ended with status {code}; so do the others")
-                if code != exit_status.ENDED_EARLY:  # else the others are about to end so too
+                    log.warn(f"process {first + rank} ended with status {code}; the others end too")
+                if (
+                    code != exit_status.ENDED_EARLY
+                ):  # With this status, the others are about to end, too.
                     _send_signal(running, signal.SIGTERM)
     return status
 
 
 def _reap_ended(running: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Those that have ended, with what waitpid says of them."""
+    """Return the process id and the wait status of each process that has ended."""
     states = [os.waitpid(process, os.WNOHANG) for process in running]
     return [state for state in states if state[0]]
 
 
 def _send_signal(running: Mapping[int, int], number: signal.Signals) -> None:
+    """Send a signal to all processes; those that have ended still have their ids."""
     for process in running:
-        os.kill(process, number)  # it is there: we have not waited for it
+        os.kill(process, number)
 
 
 def _start_process(
     argv: Sequence[str], environment: Mapping[str, str], mask: set[int] | set[signal.Signals]
 ) -> int:
-    """Start a process in a session of its own: what a terminal sends to us reaches it once, by
-    us.
+    """Start a process in a session of its own; return its id.
+
+    So a signal of the terminal reaches it once: passed on by this process.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    ours, process = os.getpid(), os.fork()
+    parent, process = os.getpid(), os.fork()
     if process:
         return process
     try:
         os.setsid()
-        parent_death.die_with_parent(ours)
+        parent_death.die_with_parent(parent)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execve(argv[0], list(argv), environment)  # noqa: S606
@@ -222,16 +239,16 @@ def _start_process(
     os._exit(exit_status.USER_ERROR)
 
 
-def _find_program(name: str, around: Mapping[str, str]) -> str:
-    """Where a program is: on PATH, and our own beside us, too."""
+def _find_program(name: str, environment: Mapping[str, str]) -> str:
+    """Return the path of a program on PATH; rosetta itself is also found in its environment."""
     from shutil import which
 
     from rosetta.core import lock_record
 
-    found = which(name, path=around.get("PATH"))
-    if found is None and name == "rosetta" and lock_record.get_lock_path().is_file():
-        found = which(str(lock_record.get_lock_path().parent / "bin" / name))
-    if found is None:
+    path = which(name, path=environment.get("PATH"))
+    if path is None and name == "rosetta" and lock_record.get_lock_path().is_file():
+        path = which(str(lock_record.get_lock_path().parent / "bin" / name))
+    if path is None:
         raise UserError(
             "there is no such program on PATH",
             name,
@@ -242,10 +259,11 @@ def _find_program(name: str, around: Mapping[str, str]) -> str:
             kind=MISSING,
             value=name,
         )
-    return found
+    return path
 
 
 def _find_free_port() -> int:
+    """Return a TCP port of this machine that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

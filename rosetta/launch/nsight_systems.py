@@ -1,5 +1,6 @@
-"""Nsight Systems where the user has it: it is not in our images, since it is large and bound to the
-driver's age.
+"""Find Nsight Systems on this machine, and profile a command with it.
+
+The images do not contain it, since it is large and has to match the driver.
 """
 
 from __future__ import annotations
@@ -25,30 +26,35 @@ INSTALL_PATTERNS = (
 
 
 def find_nsys(places: Sequence[str] = INSTALL_PATTERNS) -> Path:
-    """Return the program: `$NSYS` (a program, or a folder with bin/nsys), else the one on PATH,
-    else the newest in the usual places.
+    """Return the path of nsys.
+
+    NSYS names it, or a folder with bin/nsys. Without NSYS, it is the one on PATH, or the newest one
+    in the usual places.
+
+    Raises:
+      UserError: there is no nsys.
     """
-    if asked := os.environ.get("NSYS"):
-        for path in (Path(asked), Path(asked, "bin", "nsys"), Path(asked, "nsys")):
+    if setting := os.environ.get("NSYS"):
+        for path in (Path(setting), Path(setting, "bin", "nsys"), Path(setting, "nsys")):
             if path.is_file() and os.access(path, os.X_OK):
                 return path.absolute()
         raise UserError(
-            f"{asked} is no program and holds none",
+            f"{setting} is not a program, and not a folder with one",
             "NSYS",
             "name nsys itself, or the folder of Nsight Systems",
             kind=MISSING,
-            value=asked,
+            value=setting,
         )
     if on_path := shutil.which("nsys"):
         return Path(on_path)
-    found = [
+    installed = [
         path
         for place in places
         for path in glob.glob(place)
         if os.access(path, os.X_OK) and os.path.isfile(path)
     ]
-    if found:
-        return Path(max(found, key=_parse_version))
+    if installed:
+        return Path(max(installed, key=_parse_version))
     raise UserError(
         "not found on PATH, in /opt/nvidia or in /usr/local/cuda",
         "nsys",
@@ -61,14 +67,22 @@ def find_nsys(places: Sequence[str] = INSTALL_PATTERNS) -> Path:
 
 
 def _parse_version(path: str) -> tuple[list[int], str]:
+    """Return the numbers in a path, to compare versions, and the path."""
     return [int(number) for number in re.findall(r"\d+", path)], path
 
 
 def make_profile_command(
     words: Sequence[str], output: str | None, *, marked: bool = False
 ) -> list[str]:
-    """Return the command line that profiles `words`, or only what they mark by CUDA's profiler
-    calls; UserError where there is no nsys or nothing to run.
+    """Return the command line that profiles a command.
+
+    Args:
+      words: the command.
+      output: the file of the report; None leaves it to nsys.
+      marked: profile only what the command marks by calls of CUDA's profiler.
+
+    Raises:
+      UserError: there is no nsys, or no command.
     """
     if not words:
         raise UserError(

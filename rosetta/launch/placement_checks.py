@@ -1,5 +1,6 @@
-"""What a run goes without where it is started elsewhere: folders that no mount brings, cards, and
-what presets have for one. Said before it starts.
+"""Check, before a run is started elsewhere, what it would lack there.
+
+That is folders without a mount, an accelerator, and the settings that presets have for it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,8 @@ if TYPE_CHECKING:
     from rosetta.core.run_description import Run
 
 OUTPUT_VARIABLES = {"t5x": "MODEL_DIR", "pax": "LOG_DIR"}
-SITE_MOUNTED = (
-    "pyxis",
-    "apptainer",
-)  # containers that mount what their site says, besides what they are told
+# Their site's configuration may mount more than the command says.
+SITE_MOUNTED = ("pyxis", "apptainer")
 CONTAINERS = ("docker", *SITE_MOUNTED, "jobset")
 _DATA_VARIABLES, _VOCABULARY_VARIABLES = ("DATA", "EVAL_DATA"), ("VOCAB", "VOCAB_PATH")
 _FOLDER_VARIABLES = ("TFDS_DATA_DIR", "INITIAL_CHECKPOINT_PATH", "CHECKPOINT_RESTORE_PATH")
@@ -29,35 +28,39 @@ _FILE_KINDS = ("text", "jsonl", "tfrecord", "cache")
 _PLATFORMS = "JAX_PLATFORMS"
 
 
-def describe_platform(run: Run, on: str, around: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a line on JAX_PLATFORMS=cpu of our environment: that it is left behind, or goes along
-    to where it may not be meant.
+def describe_platform(run: Run, place: str, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a note if JAX_PLATFORMS=cpu of our environment goes along, or is left behind.
 
     Args:
-      run: as described.
-      on: the place.
-      around: our environment.
+      run: the run.
+      place: where it is started.
+      environment: ours.
     """
-    where = run.origin.get(f"settings.{_PLATFORMS}")
-    if run_description.runs_on_cpu(run) and where == _PLATFORMS and on != "local":
+    source = run.origin.get(f"settings.{_PLATFORMS}")
+    if run_description.runs_on_cpu(run) and source == _PLATFORMS and place != "local":
         return (
             (
                 f"{_PLATFORMS}={run.env[_PLATFORMS]} of the environment goes along: there, too, "
                 "the run is ON THE CPU and asks for no GPU; give --accelerator CARD, or unset it"
             ),
         )
-    if run.env.get(_PLATFORMS) == "" and asks_for_cpu(around.get(_PLATFORMS, "")):
+    if run.env.get(_PLATFORMS) == "" and asks_for_cpu(environment.get(_PLATFORMS, "")):
         return (
             (
-                f"{_PLATFORMS}={around[_PLATFORMS]} of the environment is not taken along: the "
-                "run is for a card"
+                f"{_PLATFORMS}={environment[_PLATFORMS]} of the environment is not taken along: "
+                "the run is for a GPU"
             ),
         )
     return ()
 
 
 def describe_missing_accelerator(run: Run, fields: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a line where nobody named the card of a run; fields: what presets set for cards."""
+    """Return a note if no accelerator is known for a run.
+
+    Args:
+      run: the run.
+      fields: the settings that presets have for accelerators.
+    """
     if run_description.runs_on_cpu(run):
         return ()
     return (
@@ -68,18 +71,19 @@ def describe_missing_accelerator(run: Run, fields: tuple[str, ...]) -> tuple[str
     )
 
 
-def check_folders(run: Run, on: str) -> tuple[str, ...]:
-    """Return lines on what a run reads and writes that no mount brings into its container. Nothing
-    is known of what an entry other than ours does.
+def check_folders(run: Run, place: str) -> tuple[str, ...]:
+    """Return notes on files and folders of a run that no mount covers.
+
+    Only entries of rosetta are checked, since nothing is known of other programs.
 
     Args:
-      run: as described, its mounts among it.
-      on: the place.
+      run: the run, with its mounts.
+      place: where it is started.
 
     Raises:
-      UserError: what it writes would be lost with the container.
+      UserError: the output would be lost with the container.
     """
-    if on not in CONTAINERS or run.entry[:2] != ("rosetta", run.framework):
+    if place not in CONTAINERS or run.entry[:2] != ("rosetta", run.framework):
         return ()
     lines = tuple[str, ...]()
     name = OUTPUT_VARIABLES[run.framework]
@@ -99,7 +103,7 @@ def check_folders(run: Run, on: str) -> tuple[str, ...]:
             if folder.startswith("/")
             else f"give {name}=/FOLDER, and --mount OUTSIDE:/FOLDER"
         )
-        if on not in SITE_MOUNTED:
+        if place not in SITE_MOUNTED:
             raise UserError(
                 f"{lost}: it would be lost with the container", where, do, kind=CONFLICT
             )
@@ -122,7 +126,7 @@ def check_folders(run: Run, on: str) -> tuple[str, ...]:
 
 
 def _iterate_inputs(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Variable and path of each file or folder that a run reads."""
+    """Yield the variable and the path of each file or folder that a run reads."""
     for name in _DATA_VARIABLES:
         for part in data_spec.parse_parts(env[name]) if env.get(name) else ():
             if part.spec.kind in _FILE_KINDS:
@@ -136,9 +140,11 @@ def _iterate_inputs(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _is_mounted(path: str, run: Run) -> bool:
-    """Whether a path is below a mount, or in an object store."""
-    whole = posixpath.normpath(path)
-    return is_address(path) or any(
-        whole == inside or whole.startswith(f"{inside.rstrip('/')}/")
-        for inside in (posixpath.normpath(each) for _, each in run.mounts)
+    """Return whether a path is below a mount, or in an object store."""
+    if is_address(path):
+        return True
+    normalized = posixpath.normpath(path)
+    mounts = [posixpath.normpath(inside) for _, inside in run.mounts]
+    return any(
+        normalized == mount or normalized.startswith(f"{mount.rstrip('/')}/") for mount in mounts
     )

@@ -1,8 +1,8 @@
-"""A run description made into what starts it somewhere: an argument list, the variables that are
-added to ours, and what is read from standard input.
+"""Render a run description as a command for Docker or a scheduler.
 
-No value of a user's passes through a shell on the way: values are whole arguments or variables of
-the environment, and nothing is a template.
+A rendering is an argument list, variables that are added to ours, and a document for standard
+input. No shell reads a value of the user: values are whole arguments or variables of the
+environment, and there are no templates.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class Rendering:
-    """What is executed.
+    """A command to execute.
 
     Attributes:
-      argv: never read by a shell.
-      env: added to the environment it is started in.
-      document: what it reads from standard input, as YAML; None for nothing.
-      hidden: variables besides env whose secrets may stand in it.
+      argv: the command line, which no shell reads.
+      env: variables that are added to our environment.
+      document: what the command reads from standard input, as YAML; None for nothing.
+      hidden: more variables whose secrets may be in the document.
     """
 
     argv: list[str]
@@ -41,11 +41,11 @@ class Rendering:
 
     @property
     def stdin(self) -> str:
-        """What it reads."""
+        """The text that the command reads from standard input."""
         return "" if self.document is None else yaml_output.format_yaml(self.document)
 
     def shown(self) -> dict[str, Any]:
-        """Return it as JSON without secrets."""
+        """Return the command as JSON, without secrets."""
         mask = Mask({**self.env, **self.hidden})
         found = {
             "argv": [mask.mask_text(word) for word in self.argv],
@@ -58,8 +58,9 @@ class Rendering:
         )
 
     def text(self) -> str:
-        """Return it as a shell would be told, without secrets; a document for standard input
-        instead of the command that reads it.
+        """Return the command as a shell takes it, without secrets.
+
+        If the command reads a document, the document is returned instead.
         """
         found = self.shown()
         if "document" in found:
@@ -70,18 +71,20 @@ class Rendering:
 
 @dataclass(frozen=True)
 class Options:
-    """What a run description does not say: how it is put to a scheduler or an engine. An empty one
-    is left to these.
+    """How a run is given to a scheduler or a container engine.
+
+    An empty value leaves the choice to the scheduler or the engine.
 
     Attributes:
       image: of the container.
       name: of the job.
-      account, partition, time, output, extra: sbatch's; extra are whole options of its own.
-      requeue: whether a run that ended early, at its time limit say, is started again.
-      warning: seconds before the time limit at which the run is told to end.
-      shared: whether others may use what is left of the nodes.
-      secret: Kubernetes' secret that holds the variables which are secrets.
-      namespace: Kubernetes'.
+      account, partition, time, output: of sbatch.
+      extra: whole options for sbatch.
+      requeue: whether a run that ended early, for example at its time limit, is started again.
+      warning: the seconds before the time limit at which the run is told to end.
+      shared: whether other jobs may use the rest of the nodes.
+      secret: the Kubernetes secret that has the values of secret variables.
+      namespace: in Kubernetes.
     """
 
     image: str = ""
@@ -99,18 +102,18 @@ class Options:
 
 
 def make_variables(run: Run) -> dict[str, str]:
-    """Return the environment that each process of a run is to have, XLA_FLAGS among it.
+    """Return the variables of each process of a run, XLA_FLAGS included.
 
     Raises:
-      UserError: a name is none of a variable, or a value cannot be one's.
+      UserError: the name or the value of a variable is not valid.
     """
-    found = dict(run.env)
+    variables = dict(run.env)
     if run.xla_flags:
-        found["XLA_FLAGS"] = xla_flags.join_flags(xla_flags.format_flags(run.xla_flags))
-    for name, value in found.items():
+        variables["XLA_FLAGS"] = xla_flags.join_flags(xla_flags.format_flags(run.xla_flags))
+    for name, value in variables.items():
         if not _VARIABLE.fullmatch(name):
             raise UserError(
-                f"{name!r} is no variable's name",
+                f"{name!r} is not a valid name of a variable",
                 "env",
                 "write letters, digits and underscores",
                 kind=INVALID,
@@ -127,23 +130,25 @@ def make_variables(run: Run) -> dict[str, str]:
         raise UserError(
             "it holds a zero byte", "entry", "take it out: no argument can hold one", kind=INVALID
         )
-    return found
+    return variables
 
 
 def count_processes_per_node(run: Run) -> int:
-    """Return the processes of each node."""
+    """Return the number of processes of each node."""
     return run.processes // run.nodes
 
 
 def format_image(options: Options, place: str) -> str:
-    """Return the image's name as a place reads it; UserError where there is none, or the place has
-    no way to name it.
+    """Return the image's name in the form of a place; see image_reference.write_image.
+
+    Raises:
+      UserError: there is no image, or the place cannot run it.
     """
     if not options.image:
         raise UserError(
-            "it takes an image",
+            "an image is missing",
             f"--on {place}",
-            "name one: --image IMAGE, or CONTAINER=IMAGE in the environment",
+            "name an image: --image IMAGE, or CONTAINER=IMAGE in the environment",
             kind=MISSING,
         )
     where = "--image="
@@ -153,24 +158,23 @@ def format_image(options: Options, place: str) -> str:
 
 
 def choose_job_name(run: Run, options: Options) -> str:
-    """Return the job's name: the one that was given, else the framework's and the model's."""
+    """Return the job's name from the options, else from the framework and the model."""
     return options.name or re.sub(r"[^a-z0-9]+", "-", f"{run.framework}-{run.model}".lower()).strip(
         "-"
     )
 
 
 def format_mounts(run: Run, where: str) -> list[str]:
-    """Return OUTSIDE:INSIDE for each folder, for what takes lists with commas and colons and has no
-    way to quote.
+    """Return OUTSIDE:INSIDE for each mount, for programs that split lists at commas and colons.
 
     Raises:
-      UserError: a path has one of these in it, or is not absolute.
+      UserError: a path has a comma or a colon, or is not absolute.
     """
     for pair in run.mounts:
         for path in pair:
-            if not path.startswith("/") or any(mark in path for mark in ",:"):
+            if not path.startswith("/") or any(separator in path for separator in ",:"):
                 raise UserError(
-                    f"{path!r} cannot be mounted there",
+                    f"{path!r} cannot be mounted",
                     where,
                     "give absolute paths without commas and colons; a link may have another name",
                     kind=UNSUPPORTED,

@@ -1,7 +1,7 @@
-"""A run as a job of Slurm's: without containers, with pyxis, or with apptainer.
+"""Render a run as a Slurm job: without containers, with pyxis, or with apptainer.
 
-sbatch gets job.sh, which is the same for all, and srun's arguments as the script's own; variables
-travel in the environment.
+sbatch gets job.sh, which is the same for all runs, and the arguments of srun as the arguments of
+this script. Variables are passed in the environment.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ WAIT_SECONDS = 120
 
 
 def render_slurm(run: Run, options: Options) -> Rendering:
-    """Return the command that submits it to nodes which have the environment themselves."""
+    """Return the command that submits a run to nodes that have the baked environment."""
     return _render_job(run, options, [], rendering.make_variables(run))
 
 
 def render_pyxis(run: Run, options: Options) -> Rendering:
-    """Return the command that submits it to run in an image by pyxis.
+    """Return the command that submits a run in an image, with pyxis.
 
-    Each variable is named: the image's own would win otherwise (pyxis' --container-env).
+    The command names each variable, or else the image's own value would win (pyxis'
+    --container-env).
 
     Raises:
       UserError: there is no image, or a mount's path has a comma or a colon.
@@ -49,10 +50,9 @@ def render_pyxis(run: Run, options: Options) -> Rendering:
 
 
 def render_apptainer(run: Run, options: Options) -> Rendering:
-    """Return the command that submits it to run in an image by apptainer.
+    """Return the command that submits a run in an image, with apptainer.
 
-    --no-eval: otherwise its shell in the container would evaluate what stands in variables and
-    arguments.
+    --no-eval stops apptainer's shell in the container from evaluating variables and arguments.
 
     Raises:
       UserError: there is no image, or a mount's path has a comma or a colon.
@@ -64,7 +64,7 @@ def render_apptainer(run: Run, options: Options) -> Rendering:
         "--no-eval",
         *([] if run_description.runs_on_cpu(run) else ["--nv"]),
     ]
-    words += [f"--bind={each}" for each in rendering.format_mounts(run, "--on apptainer")]
+    words += [f"--bind={mount}" for mount in rendering.format_mounts(run, "--on apptainer")]
     inside = {f"APPTAINERENV_{name}": value for name, value in env.items()}
     return _render_job(
         run, options, [*words, rendering.format_image(options, "apptainer")], {**env, **inside}
@@ -72,11 +72,11 @@ def render_apptainer(run: Run, options: Options) -> Rendering:
 
 
 def _render_job(run: Run, options: Options, words: list[str], env: dict[str, str]) -> Rendering:
-    """Options of a job, the script, options of its step, these words, and the entry."""
+    """Return the sbatch command: job options, job.sh, step options, these words and the entry."""
     count = rendering.count_processes_per_node(run)
     if run.entry[0].startswith("-"):
         raise UserError(
-            "it would be read as an option of srun's",
+            "srun would read the entry as an option",
             f"entry {run.entry[0]}",
             "name a program",
             kind=INVALID,

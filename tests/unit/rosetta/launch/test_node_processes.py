@@ -154,7 +154,7 @@ def test_one_that_fails_ends_the_others_and_gives_the_status(
     _, said = started.communicate(timeout=60)
     assert started.returncode == status
     *before, last = said.splitlines()
-    assert last == f"rosetta: process 1 ended with status {status}; so do the others"
+    assert last == f"rosetta: process 1 ended with status {status}; the others end too"
     assert [line.partition(":")[2].partition(":")[0] for line in before] == [
         " process 1 was killed (status 137)"
     ] * (status == 137)
