@@ -100,7 +100,7 @@ def _check_driver(machine: Machine) -> Iterator[Finding]:
             "in a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility; elsewhere, install "
             "the driver's libcuda",
         )
-    elif cuda and is_too_old and supported // 1000 < cuda:
+    elif cuda and is_too_old and not machine.on_cpu and supported // 1000 < cuda:
         remedy = f"install driver {OLDEST_DRIVER[cuda]} or newer"
         oldest_for_previous = OLDEST_DRIVER.get(cuda - 1)
         if branch and oldest_for_previous and branch >= oldest_for_previous:

@@ -79,6 +79,17 @@ def test_driver_against_cuda(
         assert find_finding(examined, "driver-too-old").do == "install driver 525 or newer"
 
 
+def test_a_run_on_the_cpu_needs_no_new_driver(tmp_path: Path) -> None:
+    examined = make_machine(
+        tmp_path,
+        driver="470.57.02",
+        version=PROPRIETARY,
+        record={"accelerator": "cuda13"},
+        environment={"JAX_PLATFORMS": "cpu"},
+    )
+    assert "driver-too-old" not in find_levels(examined)
+
+
 def test_libcuda_is_loaded_only_if_needed(tmp_path: Path) -> None:
     def never() -> int:
         raise AssertionError
