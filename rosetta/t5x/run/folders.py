@@ -59,24 +59,22 @@ def choose_finetuning_folders(
         return out, parse_path("INITIAL_CHECKPOINT_PATH", initial_checkpoint)
     if is_address(model_dir):
         return out, model_dir
-    recorded_start = (
-        find_start_file(out).read_text(encoding="utf-8")
-        if not is_address(out) and find_start_file(out).is_file()
-        else ""
-    )
+    recorded_start = ""
+    if not is_address(out) and find_start_file(out).is_file():
+        recorded_start = find_start_file(out).read_text(encoding="utf-8")
     if recorded_start and (out == model_dir or list_checkpoint_steps(out)):
         if out != model_dir and Path(recorded_start).parent != Path(model_dir):
             raise UserError(
                 f"the finetuning in this folder started from {recorded_start}",
                 f"FT_DIR={out}",
-                "name another FT_DIR, or that run's MODEL_DIR to go on",
+                "name another FT_DIR, or the MODEL_DIR of that finetuning to resume it",
                 kind=CONFLICT,
             )
         if not Path(recorded_start).is_dir():
             raise UserError(
                 f"its finetuning started from {recorded_start}, which no longer exists",
                 out,
-                "put it back, or start anew with another FT_DIR",
+                "restore the checkpoint, or start a new run with another FT_DIR",
                 kind=MISSING,
             )
         return out, recorded_start

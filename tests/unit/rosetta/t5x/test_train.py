@@ -89,7 +89,7 @@ def test_other_programs_keep_their_words_and_their_status(
     [
         (
             "OSError(28, 'No space left on device', '/m/a')",
-            "/m/a: No space left on device; make room there (quotas count too) and start the run again",
+            "/m/a: No space left on device; free some space there (quotas count too) and start the run again",
         ),
         (
             "PermissionError(13, 'Permission denied', '/m/a')",
@@ -109,3 +109,24 @@ def test_an_error_of_the_operating_system_is_one_line(
         check=False,
     )
     assert (done.returncode, done.stderr) == (2, f"rosetta: {line}\n")
+
+
+def test_an_error_in_the_data_of_evaluation_is_one_line(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "t5x" / "train.py").write_text(
+        "import sys, types\n"
+        "from rosetta.errors import UserError\n"
+        "data = types.ModuleType('evaluation_data')\n"
+        "data.raised_errors = [UserError('it is bad', 'a.jsonl', 'mend it')]\n"
+        "sys.modules['rosetta.t5x.evaluation_data'] = data\n"
+        "raise RuntimeError('what TensorFlow says of it')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "rosetta.t5x.train"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (2, "rosetta: a.jsonl: it is bad; mend it\n")
