@@ -275,15 +275,15 @@ def raise_from_gin(error: Any = None) -> None:
     [
         (
             OSError(errno.ENOSPC, "No space left on device"),
-            "a disk of this machine: No space left on device; make room there",
+            "a disk of this machine: No space left on device; free some space there",
         ),
         (
             OSError(errno.ENOSPC, "No space left on device", "/m/a"),
-            "/m/a: No space left on device; make room there",
+            "/m/a: No space left on device; free some space there",
         ),
         (
             OSError(errno.EDQUOT, "Disk quota exceeded", "/m/a"),
-            "/m/a: Disk quota exceeded; make room there",
+            "/m/a: Disk quota exceeded; free some space there",
         ),
         (
             PermissionError(errno.EACCES, "Permission denied", "/m/a"),
@@ -303,7 +303,7 @@ def raise_from_gin(error: Any = None) -> None:
         ),
         (
             ValueError("RESOURCE_EXHAUSTED: Error writing: No space left on device"),
-            "a disk of this machine: No space left on device; make room there",
+            "a disk of this machine: No space left on device; free some space there",
         ),
     ],
 )
