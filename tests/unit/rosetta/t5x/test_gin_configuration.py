@@ -74,7 +74,7 @@ def _parse(tmp_path: Path, text: str = FILE, *bindings: str) -> None:
             errors.UNKNOWN,
             {"where": "--gin.OTHER=4", "value": "OTHER", "remedy": "docs/reference/gin-files.md"},
         ),
-        ("SIZE = [1", errors.INVALID, {"where": "--gin words", "names": "bracket"}),
+        ("SIZE = [1", errors.INVALID, {"where": "--gin options", "names": "bracket"}),
         ("SIZE = 'x'", errors.INVALID, {"where": "--gin.SIZE", "value": "x", "remedy": "8"}),
         (
             "MODEL_DIR = 4",

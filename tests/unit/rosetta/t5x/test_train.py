@@ -129,4 +129,6 @@ def test_an_error_in_the_data_of_evaluation_is_one_line(
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (2, "rosetta: a.jsonl: it is bad; mend it\n")
+    assert done.returncode == 2
+    assert done.stderr.startswith("rosetta: a.jsonl:")
+    assert done.stderr.count("\n") == 1
