@@ -1,8 +1,8 @@
-"""Check that a checkpoint's files are complete, and say which one is damaged; T5X's and Paxml's.
+"""Check that the files of a T5X or Paxml checkpoint are complete, and name a damaged one.
 
-Orbax keeps a checkpoint's arrays in TensorStore's database (OCDBT): `manifest.ocdbt` leads to an
-index, and the index says in which file under `d/` each value stands. Older releases keep a folder
-with `.zarray` for each array.
+Orbax stores the arrays of a checkpoint in TensorStore's database (OCDBT): `manifest.ocdbt` leads to
+an index, and the index names the file under `d/` that has each value. Older releases of Orbax write
+a folder with `.zarray` for each array.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class _DamagedError(Exception):
 
 
 def find_damage(checkpoint: str, *, read_values: bool = False) -> Damage | None:
-    """Return the first damaged file of a checkpoint, None where all are complete.
+    """Return the first damaged file of a checkpoint; None if all are complete.
 
     Args:
       checkpoint: a checkpoint_N of T5X or Paxml, on this machine or in an object store.
-      read_values: decode every array as well. Without, the index is read, and each file has to be
-        as long as it says.
+      read_values: decode every array too. Otherwise, only the index is read, and the length of
+        each file is compared with it.
     """
     try:
         _check_metadata(checkpoint)
@@ -64,9 +64,7 @@ def find_damage(checkpoint: str, *, read_values: bool = False) -> Damage | None:
 
 
 def find_problem(folder: str, step: int) -> str | None:
-    """Return why a step's checkpoint in a folder can't be gone on from, as a sentence's end; None
-    where it is complete.
-    """
+    """Return why no run can resume from the checkpoint of a step, as a clause; None if it can."""
     for path in (
         run_folders.make_path(folder).iterdir() if run_folders.folder_exists(folder) else ()
     ):
@@ -80,6 +78,7 @@ def find_problem(folder: str, step: int) -> str | None:
 
 
 def _check_metadata(checkpoint: str) -> None:
+    """Check the folder of a checkpoint, its commit file and its metadata files."""
     folder = run_folders.make_path(checkpoint)
     if not folder.is_dir():
         raise _DamagedError(checkpoint, "the folder is missing")
@@ -103,9 +102,7 @@ def _check_metadata(checkpoint: str) -> None:
 
 
 def _has_legacy_format(checkpoint: str) -> bool:
-    """Return whether a checkpoint is in a format before Orbax's metadata: small arrays stand in one
-    file.
-    """
+    """Return whether a checkpoint is older than Orbax's metadata; one file has its small arrays."""
     return any(
         run_folders.make_path(f"{checkpoint}/{name}").exists()
         for name in ("checkpoint", "state/checkpoint")
@@ -113,7 +110,7 @@ def _has_legacy_format(checkpoint: str) -> bool:
 
 
 def _is_ocdbt(folder: str) -> bool:
-    """Return whether a folder holds a database, or what is left of one."""
+    """Return whether a folder has a database, or what is left of one."""
     if (
         run_folders.make_path(f"{folder}/{_MANIFEST}").exists()
         or run_folders.make_path(f"{folder}/d").is_dir()
@@ -134,8 +131,8 @@ def _check_ocdbt(folder: str, *, read_values: bool) -> None:
     database = tensorstore.KvStore.open({"driver": "ocdbt", "base": f"{address}/"}).result()
     manifest = tensorstore.ocdbt.dump(base).result()
     root = manifest["versions"][-1]["root"]["location"]
-    keys: dict[str, str] = {}  # a value -> the file that holds it
-    sizes: dict[str, int] = {}  # a file -> the bytes that it needs
+    keys: dict[str, str] = {}  # the key of a value -> the file that has it
+    sizes: dict[str, int] = {}  # a file -> the bytes that it must have
     for key, file, end in _iterate_index(tensorstore, base, folder, root):
         keys[key] = file
         sizes[file] = max(end, sizes.get(file, 0))
@@ -153,7 +150,7 @@ def _check_ocdbt(folder: str, *, read_values: bool) -> None:
         described = database.read(f"{name}/.zarray").result().value
         chunks = list_chunk_names(json.loads(described)) if described else ()
         absent = next((chunk for chunk in chunks if f"{name}/{chunk}" not in keys), None)
-        if absent:  # TensorStore would read zeros
+        if absent:  # TensorStore would read it as zeros.
             raise _DamagedError(
                 f"{folder}/{_MANIFEST}", f"the index has no {absent} of the array {name}"
             )
@@ -172,8 +169,8 @@ def _check_file_size(name: str, needed: int) -> None:
     path = run_folders.make_path(name)
     if not path.exists():
         raise _DamagedError(name, "the file is missing")
-    found = path.stat()
-    size = found.length if hasattr(found, "length") else found.st_size
+    status = path.stat()
+    size = status.length if hasattr(status, "length") else status.st_size
     if size < needed:
         raise _DamagedError(name, f"the file has {size} bytes, and the index needs {needed}")
 
@@ -181,8 +178,11 @@ def _check_file_size(name: str, needed: int) -> None:
 def _iterate_index(
     tensorstore: Any, base: Any, folder: str, location: str
 ) -> Iterator[tuple[str, str, int]]:
-    """Yield (key, file that holds its value or "", where the value ends in it) below a node of the
-    index.
+    """Yield the entries below a node of the index.
+
+    Yields:
+      The key, the file that has its value ("" if the index itself has it), and the offset in the
+      file at which the value ends.
     """
     place, _ = _parse_location(location)
     try:
@@ -200,13 +200,11 @@ def _iterate_index(
 
 
 def _parse_location(reference: str) -> tuple[str, int]:
-    """Return the file of a reference such as "value:FOLDER:FILE:OFFSET:LENGTH", and where it ends
-    in it.
-    """
-    found = re.fullmatch(r"\w+:(.*):(\d+):(\d+)", reference)
-    if not found:
+    """Return the file and the end offset of a reference: "value:FOLDER:FILE:OFFSET:LENGTH"."""
+    match = re.fullmatch(r"\w+:(.*):(\d+):(\d+)", reference)
+    if not match:
         return "", 0
-    return found[1].replace(":", ""), int(found[2]) + int(found[3])
+    return match[1].replace(":", ""), int(match[2]) + int(match[3])
 
 
 def _decode_key(key: Any) -> str:
@@ -217,9 +215,7 @@ def _decode_key(key: Any) -> str:
 
 
 def _read_array_names(folder: str) -> set[str]:
-    """Return the names of the arrays that Orbax's own list has; none where there is no such
-    list.
-    """
+    """Return the names of the arrays in Orbax's own list; empty without a list."""
     path = run_folders.make_path(f"{folder}/_METADATA")
     if not path.exists():
         return set()
@@ -278,8 +274,7 @@ def list_chunk_names(description: dict[str, Any]) -> Iterator[str]:
 
 
 def find_missing_chunk(folder: Any, names: Iterable[str]) -> str | None:
-    """Return the first of these chunks that has no file in an array's folder, None where each has
-    one.
+    """Return the first of these chunks without a file in an array's folder; None if all have one.
 
     TensorStore reads a missing chunk as zeros.
     """
@@ -299,7 +294,7 @@ def _read_array(tensorstore: Any, spec: dict[str, Any], file: str, name: str) ->
 
 
 def _convert_error(place: str, error: Exception) -> Damage:
-    """Return the file that an error of TensorStore names, else this place, and its reason."""
+    """Return the file that an error of TensorStore names, else `place`, and the reason."""
     text = next(iter(str(error).splitlines()), "") or type(error).__name__
     named = re.search(r'file "([^"]+)"', text)
     reason = text.split(" [source", 1)[0]
@@ -307,13 +302,12 @@ def _convert_error(place: str, error: Exception) -> Damage:
 
 
 def explain_damage(checkpoint: str, damage: Damage, *, resumes: bool) -> UserError:
-    """Return the one line on a damaged checkpoint: which file, and which earlier checkpoint is
-    whole.
+    """Return the error about a damaged checkpoint: the file, and the newest complete checkpoint.
 
     Args:
       checkpoint: the damaged checkpoint_N.
       damage: what find_damage returned.
-      resumes: whether a run was to go on from it, rather than to read weights from it.
+      resumes: whether a run would resume from it; otherwise it would only read its weights.
     """
     folder, name = run_folders.split_checkpoint_path(checkpoint)
     step = run_folders.parse_checkpoint_step(checkpoint)
@@ -331,7 +325,7 @@ def explain_damage(checkpoint: str, damage: Damage, *, resumes: bool) -> UserErr
 
 
 def _find_newest_complete(folder: str, before: int) -> str | None:
-    """Return the name of the newest checkpoint before a step whose arrays can all be read."""
+    """Return the name of the newest checkpoint before a step that has no damaged file."""
     names: dict[int, str] = {}
     for path in run_folders.make_path(folder).iterdir():
         step = run_folders.parse_checkpoint_step(path.name)
