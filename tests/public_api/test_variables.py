@@ -34,7 +34,7 @@ NOT_OURS = {
 }
 
 # The names that this code gives to a mapping of environment variables.
-MAPPINGS = r"(?:environ|environment|variables|given|around|values)"
+MAPPINGS = r"(?:environ|environment|variables|settings|values)"
 KEY = r'(?:"(?P<name>[A-Z][A-Z0-9_]+)"|(?:\w+\.)?(?P<constant>_?[A-Z][A-Z0-9_]+)\b)'
 PATTERNS = (
     rf"\b{MAPPINGS}\.(?:get|pop)\(\s*{KEY}",
