@@ -76,8 +76,9 @@ def _write_sources(folder: str, documents: list[str]) -> dict[str, str]:
         file.writelines(f"{text}\n" for text in documents)
     with open(f"{folder}/a.jsonl", "w", encoding="utf-8") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in documents)
-    corpora.tfrecords(
-        Path(folder, "a.tfrecord"), [corpora.example(text=[text.encode()]) for text in documents]
+    corpora.write_tfrecords(
+        Path(folder, "a.tfrecord"),
+        [corpora.encode_example(text=[text.encode()]) for text in documents],
     )
     return {
         "text": f"text:{folder}/a.txt",

@@ -65,7 +65,7 @@ def cache(tmp_path: Path) -> Cache:
 @pytest.fixture
 def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     """A package index on the loopback address, and uv told of it."""
-    with package_index.serving() as served:
+    with package_index.serve_index() as served:
         monkeypatch.setenv("UV_DEFAULT_INDEX", served.url)
         monkeypatch.setenv("UV_HTTP_RETRIES", "0")
         yield served

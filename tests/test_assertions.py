@@ -2,7 +2,7 @@
 
 The numbers may only shrink. Where a test fails here, write
 
-    with errors.refused(errors.MISSING, where="t5x.lock", remedy="build.py lock"):
+    with errors.expect_user_error(errors.MISSING, where="t5x.lock", remedy="build.py lock"):
 
 with tests/support/errors.py, and give the `raise UserError(...)` that it reaches its `kind=` and
 `value=`. Of other output assert names, numbers and paths, or the JSON result.
@@ -33,7 +33,7 @@ SLACK = 5  # so few less need no new number
 
 @pytest.mark.parametrize("folder", PINNED_SENTENCES)
 def test_assertions_do_not_pin_sentences(folder: str) -> None:
-    pinned = pinned_sentences.find(pinned_sentences.ROOT / folder)
+    pinned = pinned_sentences.find_pinned_sentences(pinned_sentences.ROOT / folder)
     recorded = PINNED_SENTENCES[folder]
     assert len(pinned) <= recorded, (
         f"{folder} pins {len(pinned)} sentences, recorded {recorded}: assert the facts of the error"
@@ -68,7 +68,9 @@ def test_an_error_is_told_apart_by_its_facts() -> None:
     error = errors.UserError(
         "is not there", "a/t5x.lock", "run build.py lock", kind=errors.MISSING, value=3
     )
-    with errors.refused(errors.MISSING, where="t5x.lock", value=3, remedy="build.py lock"):
+    with errors.expect_user_error(
+        errors.MISSING, where="t5x.lock", value=3, remedy="build.py lock"
+    ):
         raise error
     refuted: list[tuple[str, dict[str, Any]]] = [
         (errors.INVALID, {}),
@@ -79,4 +81,4 @@ def test_an_error_is_told_apart_by_its_facts() -> None:
     ]
     for kind, fields in refuted:
         with pytest.raises(AssertionError):
-            errors.check(error, kind, **fields)
+            errors.check_error(error, kind, **fields)

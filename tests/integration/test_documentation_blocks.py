@@ -24,5 +24,5 @@ def test_blocks_in_a_checkout(page: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", documentation_runs.pages_with(CHECKOUT, PAGES, slow=True))
 def test_slow_blocks_in_a_checkout(page: str, tmp_path: Path) -> None:
     for name in shipped_sources.SHIPPED.sources:
-        shipped_sources.pinned(name)
+        shipped_sources.need_pinned_source(name)
     documentation_runs.run_page(page, tmp_path, CHECKOUT)

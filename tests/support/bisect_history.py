@@ -105,7 +105,7 @@ class Story:
                 f"M 100644 inline {name}\ndata {len(text.encode())}\n{text}\n"
                 for name, text in (self.files if parents else named).items()
             )
-        git_repository.git(
+        git_repository.run_git(
             self.upstream,
             "fast-import",
             "--quiet",
@@ -124,7 +124,7 @@ class Story:
     def patch(self, end: str, name: str, path: str, text: str) -> None:
         """One more patch of an end: it makes `text` of a file of upstream's, both of them made by `lined`."""
         old = self.files[path]
-        diff = f"diff --git a/{path} b/{path}\nindex {small_distribution.blob(old)}..{small_distribution.blob(text)} 100644\n--- a/{path}\n+++ b/{path}\n@@ -1,2 +1,2 @@\n {HEAD}-{old.removeprefix(HEAD)}+{text.removeprefix(HEAD)}"
+        diff = f"diff --git a/{path} b/{path}\nindex {small_distribution.hash_blob(old)}..{small_distribution.hash_blob(text)} 100644\n--- a/{path}\n+++ b/{path}\n@@ -1,2 +1,2 @@\n {HEAD}-{old.removeprefix(HEAD)}+{text.removeprefix(HEAD)}"
         folder = self.folder / end / "patches/thing"
         (folder / f"{name}.patch").write_bytes(
             patch_file.render_patch(
@@ -144,7 +144,7 @@ class Story:
         text = (self.folder / "manifest.yaml").read_text()
         now = text.partition("commit: ")[2][:40]
         (into / "manifest.yaml").write_text(
-            text.replace(now, commit or git_repository.git(self.upstream, "rev-parse", "main"))
+            text.replace(now, commit or git_repository.run_git(self.upstream, "rev-parse", "main"))
         )
         return into
 
@@ -216,12 +216,12 @@ class Story:
         return result
 
 
-def lined(word: str) -> str:
+def make_numbered_file(word: str) -> str:
     """A file that a patch may change."""
     return f"{HEAD}{word}\n"
 
 
-def culprit(result: dict[str, Any]) -> dict[str, Any]:
+def get_only_culprit(result: dict[str, Any]) -> dict[str, Any]:
     """The only one."""
     ((found,),) = result["culprits"]
     return dict(found)

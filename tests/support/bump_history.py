@@ -11,7 +11,7 @@ import pytest
 
 from builder import cli
 from builder.core import manifest
-from tests.support.patch_series import Bench, text
+from tests.support.patch_series import Bench, make_text
 
 OTHER = b"x = 1\ny = 2\nz = 3\n"
 
@@ -94,28 +94,30 @@ class Story:
 
     def mine(self, **edits: str) -> Path:
         """The patch `mine` on pkg/a.py."""
-        return self.bench.add("mine", self.bench.upstream.diff({"pkg/a.py": text(**edits)}))
+        return self.bench.add("mine", self.bench.upstream.diff({"pkg/a.py": make_text(**edits)}))
 
     def blocked(self) -> str:
         """A pin that can go one commit far; the tip breaks the patch. Returns the tip."""
         self.mine(l20="ours\n")
         self.pin()
         up = self.bench.upstream
-        up.commit({"pkg/a.py": text(l1="a\nb\n")}, "elsewhere")
-        return up.commit({"pkg/a.py": text(l1="a\nb\n", l20="theirs\n")}, "rework")
+        up.commit({"pkg/a.py": make_text(l1="a\nb\n")}, "elsewhere")
+        return up.commit({"pkg/a.py": make_text(l1="a\nb\n", l20="theirs\n")}, "rework")
 
     def mend(self) -> None:
         """As a person does: the patch made anew against the tip, by hand, not as git writes it."""
         diff = self.bench.upstream.diff(
-            {"pkg/a.py": text(l1="a\nb\n", l20="ours and theirs\n")}, context=3
+            {"pkg/a.py": make_text(l1="a\nb\n", l20="ours and theirs\n")}, context=3
         )
         file = self.bench.patches / "mine.patch"
         file.write_bytes(file.read_bytes().partition(b"---\n")[0] + b"---\n" + diff)
 
 
-def begin(root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Story:
+def begin_story(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Story:
     monkeypatch.setenv("ROSETTA_CACHE", str(root / "cache"))
     bench = Bench(root)
     bench.upstream.commit({"README": b"up\n"}, "begin")
-    bench.upstream.commit({"pkg/a.py": text(), "pkg/b.py": OTHER}, "code")
+    bench.upstream.commit({"pkg/a.py": make_text(), "pkg/b.py": OTHER}, "code")
     return Story(bench, capsys)

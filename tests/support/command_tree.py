@@ -1,4 +1,4 @@
-"""Walk the commands of both programs and their arguments, for tests that try or compare all of them."""
+"""Walk the commands of both programs and their arguments, for tests of all of them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def list_options(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def dry_run(parser: argparse.ArgumentParser) -> tuple[str, ...]:
-    """Return the words that keep a command from running anything; none where it has no such option."""
+    """Return the words that make a command a dry run, or no words if it has no dry run."""
     return ("--dry-run",) if "--dry-run" in parser._option_string_actions else ()
 
 
@@ -122,18 +122,18 @@ def check_variables_in_help(program: Program, parser: ProgramParser) -> None:
     """
     leaves = {" ".join(words): leaf for words, leaf in leaf_parsers(parser)}
     for command, variables in reading_commands(program, parser).items():
-        described = _described(leaves[command])
+        described = _list_described_variables(leaves[command])
         assert sorted(described) == sorted({variable.name for variable in variables}), command
     everywhere = [
         variable.name
         for variable in lookup.list_variables(program.name)
         if variable.scope not in (Scope.OTHER_PROGRAM, Scope.INTERNAL)
     ]
-    assert _described(parser) == everywhere
+    assert _list_described_variables(parser) == everywhere
     assert everywhere
 
 
-def _described(parser: Parser) -> list[str]:
+def _list_described_variables(parser: Parser) -> list[str]:
     """Return the variables that a help describes. NAME=VALUE is an argument."""
     names = re.findall(r"^  ([A-Z][A-Z0-9_]+)=", parser.format_help(), re.MULTILINE)
     return [name for name in names if name != "NAME"]

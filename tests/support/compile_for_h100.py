@@ -47,7 +47,7 @@ LAYERS: dict[str, Any] = {
 }
 
 
-def calls(made: Any, device: Any) -> list[str]:
+def list_custom_calls(made: Any, device: Any) -> list[str]:
     """What a layer's forward and backward pass calls: the library's name, and the end of the operation's."""
     layer = base_layer.instantiate(made.clone().set(name="it", fprop_dtype=jnp.bfloat16))
     attends = hasattr(layer, "atten_dropout_prob")
@@ -88,7 +88,7 @@ if __name__ == "__main__":
         print(
             json.dumps(
                 {
-                    name: calls(made, t5x_step.describe_devices("h100", 1, 1)[0])
+                    name: list_custom_calls(made, t5x_step.describe_devices("h100", 1, 1)[0])
                     for name, made in LAYERS.items()
                 }
             )

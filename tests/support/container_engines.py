@@ -1,4 +1,4 @@
-"""What the tests of engines share: which engines are here, a base of a few programs of this machine, and a search through all that an image is made of."""
+"""Find the engines of this machine, make small bases, and search all bytes of an image."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 HERE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
-def needed(name: str, *, builds: bool = False) -> Engine:
+def need_engine(name: str, *, builds: bool = False) -> Engine:
     """The engine of this name; the test is skipped where it does not answer, or cannot build."""
     try:
         found = container_engine.choose_engine(name)
@@ -49,7 +49,7 @@ def needed(name: str, *, builds: bool = False) -> Engine:
         pytest.skip(f"NOT CHECKED: no {name} answers here ({error.what})")
 
 
-def base(
+def make_base_layer(
     cache: Cache,
     *extra: Entry,
     programs: Iterable[str] = (
@@ -69,17 +69,17 @@ def base(
         "chmod",
     ),
 ) -> Layer:
-    """A layer with a shell, some programs and the libraries they need, as they are on this machine, and `extra`."""
+    """Return a layer with a shell, some programs of this machine, their libraries and `extra`."""
     found: dict[str, Entry] = {}
     for name in programs:
         path = shutil.which(name)
         if path is None:
             pytest.skip(f"NOT CHECKED: this machine has no {name}")
-        found[f"usr/bin/{name}"] = _copy(path, f"usr/bin/{name}")
+        found[f"usr/bin/{name}"] = _make_copied_entry(path, f"usr/bin/{name}")
         shown = subprocess.run(["ldd", path], capture_output=True, text=True, check=False).stdout
         for library in re.findall(r"(/\S+)", shown):
-            found[library.lstrip("/")] = _copy(library, library.lstrip("/"))
-    found["bin/sh"] = _copy("/bin/sh", "bin/sh")
+            found[library.lstrip("/")] = _make_copied_entry(library, library.lstrip("/"))
+    found["bin/sh"] = _make_copied_entry("/bin/sh", "bin/sh")
     for entry in (
         make_folder("tmp", 0o1777),
         make_folder("root", 0o700),
@@ -93,13 +93,13 @@ def base(
     return layer.write_layer(cache, key, "base", "gzip", lambda: list(found.values()))
 
 
-def _copy(path: str, name: str) -> Entry:
+def _make_copied_entry(path: str, name: str) -> Entry:
     real = os.path.realpath(path)
     return Entry(name, "file", 0o755, source=real, size=os.path.getsize(real))
 
 
-def everything(exported: ExportedImage) -> Iterator[tuple[str, bytes]]:
-    """All bytes of an image by where they stand: each file of its archive, each layer unpacked, each gzip file in these unpacked too."""
+def iterate_all_bytes(exported: ExportedImage) -> Iterator[tuple[str, bytes]]:
+    """Yield all bytes of an image with their place: files, unpacked layers, unpacked gzip files."""
 
     with tarfile.open(exported.archive) as archive:
         for member in archive:
@@ -111,10 +111,10 @@ def everything(exported: ExportedImage) -> Iterator[tuple[str, bytes]]:
             data = plain.read()
         yield f"layer {number}", data
         for found in re.finditer(rb"\x1f\x8b\x08", data):
-            yield f"gzip in layer {number}", _inflated(data, found.start())
+            yield f"gzip in layer {number}", _inflate_gzip_member(data, found.start())
 
 
-def _inflated(data: bytes, at: int) -> bytes:
+def _inflate_gzip_member(data: bytes, at: int) -> bytes:
     """What a gzip member that begins there holds; as much of it as is sound."""
     member, out = zlib.decompressobj(wbits=31), []
     try:
@@ -126,17 +126,17 @@ def _inflated(data: bytes, at: int) -> bytes:
     return b"".join(out)
 
 
-def holds(exported: ExportedImage, markers: Iterable[str]) -> list[str]:
+def find_markers(exported: ExportedImage, markers: Iterable[str]) -> list[str]:
     """Where an image has any of these markers."""
     return [
         f"{marker} in {place}"
-        for place, data in everything(exported)
+        for place, data in iterate_all_bytes(exported)
         for marker in markers
         if marker.encode() in data
     ]
 
 
-def content(cache: Cache, made: Layer) -> dict[str, tuple[int, bytes]]:
+def read_layer_content(cache: Cache, made: Layer) -> dict[str, tuple[int, bytes]]:
     """Mode and content (or target of a link) of each entry of a layer but folders."""
 
     found = {}
@@ -155,7 +155,9 @@ def content(cache: Cache, made: Layer) -> dict[str, tuple[int, bytes]]:
     return found
 
 
-def repository(root: Path, target: Path, script: str = "", *, before: str = "") -> Path:
+def copy_dockerfile_context(
+    root: Path, target: Path, script: str = "", *, before: str = ""
+) -> Path:
     """A copy of our Dockerfile.base and docker/; with another install-packages where `script` is one, `before` ahead of the RUN step."""
     shutil.copytree(root / "docker", target / "docker")
     text = (root / "Dockerfile.base").read_text(encoding="utf-8")
@@ -167,7 +169,7 @@ def repository(root: Path, target: Path, script: str = "", *, before: str = "") 
     return target
 
 
-def take(found: Engine, folder: Path, tag: str, architecture: str) -> None:
+def import_layout(found: Engine, folder: Path, tag: str, architecture: str) -> None:
     """Bring one architecture of an image layout into an engine."""
     scratch = Cache(folder.with_name(f"{folder.name}-taken"))
     read = layout.read_layout(folder)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def documents(count: int, *, seed: int = 0, words: int = 30) -> list[str]:
+def make_documents(count: int, *, seed: int = 0, words: int = 30) -> list[str]:
     """Return documents of unique words: w<number>, so that a lost or repeated one shows."""
     chance = random.Random(seed)  # noqa: S311 (made-up text)
     number, found = 0, []
@@ -24,7 +24,7 @@ def documents(count: int, *, seed: int = 0, words: int = 30) -> list[str]:
     return found
 
 
-def sentences(count: int, *, words: int = 300) -> list[str]:
+def make_sentences(count: int, *, words: int = 300) -> list[str]:
     """Return sentences of made-up words, the same ones in every run.
 
     Args:
@@ -43,7 +43,7 @@ def sentences(count: int, *, words: int = 300) -> list[str]:
     return [" ".join(chance.choice(vocabulary) for _ in range(12)) for _ in range(count)]
 
 
-def text(folder: Path, docs: list[str], *, files: int = 3) -> str:
+def write_text_files(folder: Path, docs: list[str], *, files: int = 3) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(files):
         (folder / f"{number}.txt").write_text(
@@ -52,7 +52,7 @@ def text(folder: Path, docs: list[str], *, files: int = 3) -> str:
     return f"text:{folder}/*.txt"
 
 
-def jsonl(folder: Path, docs: list[str]) -> str:
+def write_jsonl_files(folder: Path, docs: list[str]) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "a.jsonl").write_text(
         "".join(json.dumps({"id": n, "text": doc}) + "\n" for n, doc in enumerate(docs)),
@@ -61,7 +61,7 @@ def jsonl(folder: Path, docs: list[str]) -> str:
     return f"jsonl:{folder}/a.jsonl"
 
 
-def _field(number: int, body: bytes) -> bytes:
+def _encode_field(number: int, body: bytes) -> bytes:
     size, head = len(body), bytearray()
     while size > 127:
         head.append(size & 127 | 128)
@@ -69,17 +69,17 @@ def _field(number: int, body: bytes) -> bytes:
     return bytes([number << 3 | 2]) + bytes(head) + bytes([size]) + body
 
 
-def example(**features: list[bytes] | list[int] | list[float]) -> bytes:
+def encode_example(**features: list[bytes] | list[int] | list[float]) -> bytes:
     """Return a serialised tf.train.Example, written by hand."""
     entries = b""
     for name, values in features.items():
         if isinstance(values[0], bytes):
             kind, content = (
                 1,
-                b"".join(_field(1, value) for value in values if isinstance(value, bytes)),
+                b"".join(_encode_field(1, value) for value in values if isinstance(value, bytes)),
             )
         elif isinstance(values[0], float):
-            kind, content = 2, _field(1, struct.pack(f"<{len(values)}f", *values))
+            kind, content = 2, _encode_field(1, struct.pack(f"<{len(values)}f", *values))
         else:
             packed = b""
             for value in values:
@@ -88,12 +88,14 @@ def example(**features: list[bytes] | list[int] | list[float]) -> bytes:
                     packed += bytes([rest & 127 | 128])
                     rest >>= 7
                 packed += bytes([rest])
-            kind, content = 3, _field(1, packed)
-        entries += _field(1, _field(1, name.encode()) + _field(2, _field(kind, content)))
-    return _field(1, entries)
+            kind, content = 3, _encode_field(1, packed)
+        entries += _encode_field(
+            1, _encode_field(1, name.encode()) + _encode_field(2, _encode_field(kind, content))
+        )
+    return _encode_field(1, entries)
 
 
-def _framed(body: bytes) -> bytes:
+def _frame_record(body: bytes) -> bytes:
     length = struct.pack("<Q", len(body))
     return (
         length
@@ -103,12 +105,12 @@ def _framed(body: bytes) -> bytes:
     )
 
 
-def tfrecords(path: Path, bodies: list[bytes]) -> None:
+def write_tfrecords(path: Path, bodies: list[bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(map(_framed, bodies)))
+    path.write_bytes(b"".join(map(_frame_record, bodies)))
 
 
-def tfds(
+def write_tfds_folder(
     root: Path, name: str, shards: dict[str, list[list[bytes]]], version: str = "1.0.0"
 ) -> Path:
     """Write a prepared TFDS folder."""
@@ -117,7 +119,7 @@ def tfds(
     splits = []
     for split, parts in shards.items():
         for number, bodies in enumerate(parts):
-            tfrecords(
+            write_tfrecords(
                 place
                 / f"{name.split('/', 1)[0]}-{split}.tfrecord-{number:05d}-of-{len(parts):05d}",
                 bodies,
@@ -135,7 +137,7 @@ def tfds(
     return place
 
 
-def recipe(data: str, objective: str = "span_corruption", **changes: Any) -> pipeline.Recipe:
+def make_recipe(data: str, objective: str = "span_corruption", **changes: Any) -> pipeline.Recipe:
     settings: dict[str, Any] = {
         "vocab": "byte",
         "extra_ids": 100,

@@ -40,14 +40,14 @@ STDLIB = (
 )
 
 
-def need(*programs: str) -> None:
+def need_programs(*programs: str) -> None:
     """Skip, loudly, where a program is missing."""
     for program in programs:
         if not (shutil.which(program) or Path(program).is_file()):
             pytest.skip(f"NOT CHECKED: {program} is not on this machine")
 
 
-def loaded(folder: Path) -> manifest.Manifest:
+def load_manifest(folder: Path) -> manifest.Manifest:
     """The real manifest, in a folder of the test's own for the locks."""
     (folder / "locks").mkdir(parents=True, exist_ok=True)
     shutil.copy(REAL, folder / "manifest.yaml")
@@ -97,7 +97,7 @@ class Mirror:
         return BaseLock(base, base, architecture, "", (), tuple(self.packages))
 
 
-def system(
+def list_system_files(
     *,
     libc: bytes = FACTS["libc"],
     version: str = "3.13",
@@ -121,7 +121,7 @@ def system(
     ]
 
 
-def _stripped(path: Path) -> bytes:
+def _strip_library(path: Path) -> bytes:
     """Return a shared library without the symbols that only debuggers read."""
     if not shutil.which("strip"):
         return path.read_bytes()
@@ -147,7 +147,7 @@ _LEFT_OUT = {
 }
 
 
-def running() -> Iterator[Entry]:
+def list_running_python_files() -> Iterator[Entry]:
     """Program, standard library and shared libraries of the Python that runs this.
 
     Without the static library that embeds a Python, which is half of all the bytes, and as
@@ -158,7 +158,7 @@ def running() -> Iterator[Entry]:
     for path in sorted(library.rglob("*")):
         parts = path.relative_to(library).parts
         if path.is_file() and path.suffix != ".a" and not _LEFT_OUT.intersection(parts):
-            content = _stripped(path) if path.suffix == ".so" else path.read_bytes()
+            content = _strip_library(path) if path.suffix == ".so" else path.read_bytes()
             yield make_file(f"usr/lib/python{HERE}/{path.relative_to(library)}", content)
     needed = set(
         re.findall(
@@ -170,6 +170,6 @@ def running() -> Iterator[Entry]:
     for name in sorted(needed):
         yield make_file(
             name.lstrip("/") if "ld-linux" in name else f"{folder}/{os.path.basename(name)}",
-            _stripped(Path(name)),
+            _strip_library(Path(name)),
             0o755,
         )

@@ -44,7 +44,7 @@ class Command:
     variables: dict[str, str] = field(default_factory=dict)
 
 
-def problems(text: str) -> list[str]:
+def find_problems(text: str) -> list[str]:
     """Return what the real parsers refuse in a bash block, a line for each command."""
     found = list[str]()
     for command in split_commands(text):
@@ -97,7 +97,7 @@ def own_words(words: list[str]) -> list[str]:
 def _check_rosetta(words: list[str], variables: Mapping[str, str]) -> None:
     own, inner = _split_inner(words)
     name = ROSETTA.find_called_command(own)
-    if not _parse(_rosetta_parser(name), words if inner else own):
+    if not _parse_words(_rosetta_parser(name), words if inner else own):
         return
     if inner:
         check_command(Command(inner, dict(variables)))
@@ -138,11 +138,11 @@ def _check_builder(words: list[str]) -> None:
         words, inner = own, []
     if not own or own[0] != name:
         words = [name, *words]
-    if _parse(_builder_parser(), words if name else own) and inner:
+    if _parse_words(_builder_parser(), words if name else own) and inner:
         check_command(Command(inner))
 
 
-def _parse(parser: ProgramParser, words: list[str]) -> bool:
+def _parse_words(parser: ProgramParser, words: list[str]) -> bool:
     """Return False if the words only ask for help."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):

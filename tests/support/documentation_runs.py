@@ -119,7 +119,7 @@ class Page:
             if _SETS_PLATFORM.search(self.text):
                 variables["JAX_PLATFORMS"] = "cpu"
         else:
-            variables |= _caches()
+            variables |= _make_cache_variables()
         if block.check.how == DRY_RUN:
             path.insert(0, str(self.folder / "dry"))
         return {
@@ -235,21 +235,23 @@ def copy_checkout(target: Path) -> None:
 
     The clone uses the environment of the builder that the checkout has.
     """
-    listed = _git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    listed = _run_git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     for name in filter(None, listed.split("\0")):
         source, place = ROOT / name, target / name
         if source.is_symlink() or source.is_file():
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, place, follow_symlinks=False)
     (target / ".venv").symlink_to((ROOT / ".venv").resolve())
-    _git(target, "init", "--quiet", "--initial-branch=main", "--template=")
+    _run_git(target, "init", "--quiet", "--initial-branch=main", "--template=")
     (target / ".git" / "info").mkdir()
     (target / ".git" / "info" / "exclude").write_text("/.venv\n/build\n", encoding="utf-8")
-    _git(target, "add", "--all")
-    _git(target, "-c", "core.hooksPath=/dev/null", "commit", "--quiet", "--message=the checkout")
+    _run_git(target, "add", "--all")
+    _run_git(
+        target, "-c", "core.hooksPath=/dev/null", "commit", "--quiet", "--message=the checkout"
+    )
 
 
-def _git(folder: Path, *words: str) -> str:
+def _run_git(folder: Path, *words: str) -> str:
     settings = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false")
     done = subprocess.run(
         ["git", *settings, *words], cwd=folder, check=True, capture_output=True, text=True
@@ -272,7 +274,7 @@ def repository_url() -> str:
     return str(settings["project"]["extra"]["social"][0]["link"])
 
 
-def _caches() -> dict[str, str]:
+def _make_cache_variables() -> dict[str, str]:
     """Return variables by which a fresh HOME has the caches of this machine.
 
     A reader downloads once what the caches hold.

@@ -1,6 +1,6 @@
 """Assert facts of an error instead of the sentence that a user reads.
 
-with errors.refused(errors.MISSING, where="t5x.lock", remedy="build.py lock"):
+with errors.expect_user_error(errors.MISSING, where="t5x.lock", remedy="build.py lock"):
     read_lock(path)
 """
 
@@ -51,12 +51,12 @@ __all__ = [
     "UNREACHABLE",
     "UNSUPPORTED",
     "UserError",
-    "check",
-    "collected",
+    "check_error",
+    "collect_errors",
+    "expect_reported_error",
+    "expect_user_error",
     "find_sentence",
     "from_document",
-    "refused",
-    "reported",
 ]
 _ANY = object()
 _SENTENCE = re.compile(r"(?<![\w./=-])[a-z]+(?:(?: |\\ |\\s)[a-z]+){2,}(?![\w/=-])")
@@ -68,7 +68,7 @@ def find_sentence(text: str) -> str:
     return match.group() if match else ""
 
 
-def refused(
+def expect_user_error(
     kind: str,
     *,
     where: str | Path | tuple[str | Path, ...] = (),
@@ -89,14 +89,14 @@ def refused(
     """
 
     def has_the_facts(raised: UserError) -> bool:
-        check(raised, kind, where=where, value=value, remedy=remedy, names=names)
+        check_error(raised, kind, where=where, value=value, remedy=remedy, names=names)
         return True
 
     return pytest.raises(error, check=has_the_facts)
 
 
 @contextlib.contextmanager
-def collected() -> Iterator[list[UserError]]:
+def collect_errors() -> Iterator[list[UserError]]:
     """Collect the errors with which commands and scripts of rosetta end in this process."""
     ended: list[UserError] = []
     explain = exit_status.explain_failure
@@ -113,7 +113,7 @@ def collected() -> Iterator[list[UserError]]:
 
 
 @contextlib.contextmanager
-def reported(
+def expect_reported_error(
     kind: str,
     *,
     where: str | Path | tuple[str | Path, ...] = (),
@@ -123,15 +123,15 @@ def reported(
 ) -> Iterator[None]:
     """Expect that a command of rosetta ends in this process with an error of these facts.
 
-    The arguments are those of `refused`.
+    The arguments are those of `expect_user_error`.
     """
-    with collected() as ended:
+    with collect_errors() as ended:
         yield
     (error,) = ended
-    check(error, kind, where=where, value=value, remedy=remedy, names=names)
+    check_error(error, kind, where=where, value=value, remedy=remedy, names=names)
 
 
-def check(
+def check_error(
     error: UserError,
     kind: str,
     *,
@@ -140,7 +140,7 @@ def check(
     remedy: str | Path | tuple[str | Path, ...] = (),
     names: str | Path | tuple[str | Path, ...] = (),
 ) -> None:
-    """Assert the facts of an error at hand; the arguments are those of `refused`."""
+    """Assert the facts of an error at hand; the arguments are those of `expect_user_error`."""
     assert kind in KINDS, f"{kind!r} is not one of {sorted(KINDS)}"
     told = f"{error} {error.as_json()}"
     assert error.kind == kind, told

@@ -103,12 +103,12 @@ KUBECTL = (
     + f"""
 sys.path.insert(0, {str(ROOT)!r})
 from tests.support import fake_launchers
-fake_launchers.pod(sys.stdin.read(), os.environ["SECRETS"], os.environ["PATH"])
+fake_launchers.run_pod(sys.stdin.read(), os.environ["SECRETS"], os.environ["PATH"])
 """
 )
 
 
-def pod(text: str, secrets: str, path: str) -> None:
+def run_pod(text: str, secrets: str, path: str) -> None:
     """Become the first pod of a JobSet, as the kubelet starts it."""
     spec = yaml.safe_load(text)["spec"]["replicatedJobs"][0]["template"]["spec"]
     container = spec["template"]["spec"]["containers"][0]
@@ -119,15 +119,15 @@ def pod(text: str, secrets: str, path: str) -> None:
             isinstance(value, str) for value in each.values() if not isinstance(value, dict)
         ), each
         inside[each["name"]] = (
-            expanded(each["value"], inside)
+            expand_variables(each["value"], inside)
             if "value" in each
             else known[each["valueFrom"]["secretKeyRef"]["key"]]
         )
-    command = [expanded(word, inside) for word in container["command"]]
+    command = [expand_variables(word, inside) for word in container["command"]]
     os.execvpe(command[0], command, {"PATH": path, **inside})  # noqa: S606
 
 
-def expanded(text: str, variables: dict[str, str]) -> str:
+def expand_variables(text: str, variables: dict[str, str]) -> str:
     """A text as Kubernetes reads it: $(NAME) is a variable if there is one, $$ is a dollar, another dollar is itself."""
     found, at = "", 0
     while at < len(text):
@@ -197,7 +197,7 @@ class Place:
         }
 
 
-def place(folder: Path) -> Place:
+def make_launchers(folder: Path) -> Place:
     """Set it up."""
     (folder / "bin").mkdir()
     (folder / "dump.py").write_text(DUMP)

@@ -27,11 +27,14 @@ def main(folder: Path, steps: int, fault: str) -> int:
         print("out of paper")
         return 7
     events = folder / "events" / f"events.out.tfevents.{len(list(folder.glob('events/*')))}"
-    event_files.append(events, event_files.version())
+    event_files.append_records(events, event_files.encode_version_event())
     for step in range(start + 5, steps + 1, 5):
         value = 5.9 if fault == "forgets" and resuming else loss_at(step, fault)
-        event_files.append(
-            events, event_files.record(step, 100.0 + step / 10, event_files.simple("loss", value))
+        event_files.append_records(
+            events,
+            event_files.encode_summary_event(
+                step, 100.0 + step / 10, event_files.encode_simple_value("loss", value)
+            ),
         )
     if fault != "no-checkpoint":
         state = folder / f"checkpoint_{steps}" / "state"

@@ -84,7 +84,7 @@ def _is_stood_in(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def isolated() -> Iterator[Any]:
+def isolate_gin() -> Iterator[Any]:
     """Give gin's `config` module as it is in a new process, with stand-ins for T5X and for ours."""
     from gin import config
 
@@ -148,7 +148,7 @@ class Comparison:
     differences: dict[str, tuple[Any, Any]]
 
 
-def compare(
+def compare_with_gin(
     read: gin_reader.Configuration,
     files: Sequence[Path],
     search: Sequence[Path] = (),
@@ -162,12 +162,12 @@ def compare(
       search: folders for includes, after the working folder. Python's path has them, too.
       bindings: lines of the command line.
     """
-    with isolated() as config:
+    with isolate_gin() as config:
         config._LOCATION_PREFIXES[:] = ["", *map(str, search)]
         sys.path[:0] = [str(folder) for folder in search]
         config.parse_config_files_and_bindings([str(file) for file in files], list(bindings))
         real = {
-            _name(config, scope, selector, parameter): _resolve(config, value, ())
+            _format_parameter(config, scope, selector, parameter): _resolve_value(config, value, ())
             for (scope, selector), values in config._CONFIG.items()
             for parameter, value in values.items()
         }
@@ -213,7 +213,7 @@ def _name_objects(value: Any) -> Any:
     return value
 
 
-def _name(config: Any, scope: str, selector: str, parameter: str) -> str:
+def _format_parameter(config: Any, scope: str, selector: str, parameter: str) -> str:
     if selector == "gin.macro":
         return scope
     full = _real_name(config._REGISTRY[selector].wrapped)
@@ -224,7 +224,7 @@ def _real_name(configurable: Any) -> str:
     return f"{configurable.__module__}.{configurable.__qualname__}"
 
 
-def _resolve(config: Any, value: Any, inside: tuple[object, ...]) -> Any:
+def _resolve_value(config: Any, value: Any, inside: tuple[object, ...]) -> Any:
     if isinstance(value, config.ConfigurableReference):
         scope, selector = value.config_key
         if selector == "gin.constant":
@@ -232,14 +232,16 @@ def _resolve(config: Any, value: Any, inside: tuple[object, ...]) -> Any:
         if selector == "gin.macro" and value.evaluate:
             if scope in inside or (scope, selector) not in config._CONFIG:
                 return NOT_KNOWN
-            return _resolve(config, config._CONFIG[scope, selector]["value"], (*inside, scope))
+            return _resolve_value(
+                config, config._CONFIG[scope, selector]["value"], (*inside, scope)
+            )
         return Reference(_real_name(value.configurable.wrapped), value.evaluate, scope)
     if isinstance(value, (list, tuple)):
-        items = [_resolve(config, item, inside) for item in value]
+        items = [_resolve_value(config, item, inside) for item in value]
         return NOT_KNOWN if NOT_KNOWN in items else type(value)(items)
     if isinstance(value, dict):
         pairs = [
-            (_resolve(config, key, inside), _resolve(config, item, inside))
+            (_resolve_value(config, key, inside), _resolve_value(config, item, inside))
             for key, item in value.items()
         ]
         return NOT_KNOWN if any(NOT_KNOWN in pair for pair in pairs) else dict(pairs)

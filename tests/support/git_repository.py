@@ -1,4 +1,4 @@
-"""Real git repositories for tests, made with git's plumbing, so that they can be as hostile as git itself lets them be."""
+"""Make git repositories with git's low-level commands, so that they can also be hostile."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ DATE = 1_700_000_000
 Content = bytes | tuple[str, bytes]  # the bytes of a plain file, or (mode, bytes)
 
 
-def git(repo: Path, *args: str, stdin: bytes = b"", **env: str) -> str:
-    """Run git as a person would in `repo`, who has no config of their own; returns what it printed."""
+def run_git(repo: Path, *args: str, stdin: bytes = b"", **env: str) -> str:
+    """Run git in a repository without settings of a user, and return its output."""
     full = {
         "PATH": os.environ["PATH"],
         "HOME": str(repo),
@@ -46,21 +46,21 @@ def git(repo: Path, *args: str, stdin: bytes = b"", **env: str) -> str:
     return done.stdout.decode().strip()
 
 
-def init(repo: Path) -> Path:
+def init_repository(repo: Path) -> Path:
     """A new bare repository."""
     repo.mkdir(parents=True, exist_ok=True)
-    git(repo, "init", "--quiet", "--bare", "--initial-branch=main", ".")
+    run_git(repo, "init", "--quiet", "--bare", "--initial-branch=main", ".")
     return repo
 
 
-def raw(repo: Path, kind: str, data: bytes) -> str:
+def write_raw_object(repo: Path, kind: str, data: bytes) -> str:
     """Store any bytes as an object of any kind, however malformed."""
-    return git(repo, "hash-object", "-t", kind, "-w", "--stdin", "--literally", stdin=data)
+    return run_git(repo, "hash-object", "-t", kind, "-w", "--stdin", "--literally", stdin=data)
 
 
 def raw_tree(repo: Path, rows: Iterable[tuple[str, bytes, str]]) -> str:
     """A tree of (mode, name, object) rows as they come: in any order, with any name, twice."""
-    return raw(
+    return write_raw_object(
         repo,
         "tree",
         b"".join(
@@ -69,14 +69,14 @@ def raw_tree(repo: Path, rows: Iterable[tuple[str, bytes, str]]) -> str:
     )
 
 
-def tree(repo: Path, files: Mapping[str, Content]) -> str:
+def make_tree(repo: Path, files: Mapping[str, Content]) -> str:
     """A well-formed tree of files, as git itself writes it."""
     rows = []
     for path, content in files.items():
         mode, data = content if isinstance(content, tuple) else ("100644", content)
-        rows.append(f"{mode} {raw(repo, 'blob', data)}\t{path}\0")
+        rows.append(f"{mode} {write_raw_object(repo, 'blob', data)}\t{path}\0")
     index = str(repo / "scratch-index")
-    git(
+    run_git(
         repo,
         "update-index",
         "-z",
@@ -84,18 +84,18 @@ def tree(repo: Path, files: Mapping[str, Content]) -> str:
         stdin="".join(rows).encode(),
         GIT_INDEX_FILE=index,
     )
-    sha = git(repo, "write-tree", GIT_INDEX_FILE=index)
+    sha = run_git(repo, "write-tree", GIT_INDEX_FILE=index)
     os.unlink(index)
     return sha
 
 
-def commit(
+def write_commit(
     repo: Path, root: str, *parents: str, message: str = "a commit", date: int = DATE
 ) -> str:
     """A commit of a tree."""
     stamp = f"{date} +0100"
     above = [part for parent in parents for part in ("-p", parent)]
-    return git(
+    return run_git(
         repo,
         "commit-tree",
         root,
@@ -107,9 +107,9 @@ def commit(
     )
 
 
-def branch(repo: Path, sha: str, name: str = "main") -> None:
+def set_branch(repo: Path, sha: str, name: str = "main") -> None:
     """Let a branch stand at a commit."""
-    git(repo, "update-ref", f"refs/heads/{name}", sha)
+    run_git(repo, "update-ref", f"refs/heads/{name}", sha)
 
 
 FILES: dict[str, Content] = {
@@ -122,18 +122,22 @@ FILES: dict[str, Content] = {
 }
 
 
-def upstream(repo: Path, files: Mapping[str, Content] | None = None) -> tuple[Path, str]:
+def make_upstream(repo: Path, files: Mapping[str, Content] | None = None) -> tuple[Path, str]:
     """A bare repository with two commits on main, and the pin: the second of them."""
-    init(repo)
-    first = commit(repo, tree(repo, {"setup.py": b"old\n"}), message="first")
-    pin = commit(
-        repo, tree(repo, FILES if files is None else files), first, message="second", date=DATE + 60
+    init_repository(repo)
+    first = write_commit(repo, make_tree(repo, {"setup.py": b"old\n"}), message="first")
+    pin = write_commit(
+        repo,
+        make_tree(repo, FILES if files is None else files),
+        first,
+        message="second",
+        date=DATE + 60,
     )
-    branch(repo, pin)
+    set_branch(repo, pin)
     return repo, pin
 
 
-def source(
+def make_source(
     commit: str,
     *,
     name: str = "t5x",
@@ -145,14 +149,14 @@ def source(
     return GitSource(name, url or URL.format(name), track, commit, Path("patches"), None, absent)
 
 
-def access(
+def make_access(
     cache: Path, *mirrors: Path, offline: bool = True, protocols: tuple[str, ...] = ("https", "ssh")
 ) -> Access:
     """Where sources come from in a test: offline unless said otherwise."""
     return Access(Cache(cache), offline, mirrors, protocols, {"paxml": "pax-1.4"})
 
 
-def snapshot(folder: Path) -> dict[str, tuple[str, bytes]]:
+def read_folder(folder: Path) -> dict[str, tuple[str, bytes]]:
     """Everything below a folder: {path: (mode in octal, content or link target)}."""
     found = {}
     for path in sorted(folder.rglob("*")):
@@ -168,28 +172,28 @@ def snapshot(folder: Path) -> dict[str, tuple[str, bytes]]:
     return found
 
 
-def objects(repo: Path) -> set[str]:
+def list_loose_objects(repo: Path) -> set[str]:
     """The objects that a repository has as files of their own."""
     return {path.parent.name + path.name for path in (repo / "objects").glob("??/*")}
 
 
-def damage(repo: Path, sha: str, with_object: str) -> None:
+def damage_object(repo: Path, sha: str, with_object: str) -> None:
     """Put another object's content where `sha` should be."""
     target, other = (repo / "objects" / name[:2] / name[2:] for name in (sha, with_object))
     target.unlink()
     target.write_bytes(other.read_bytes())
 
 
-def exported(pinned: Pinned, into: Path) -> dict[str, tuple[str, bytes]]:
+def export_pin(pinned: Pinned, into: Path) -> dict[str, tuple[str, bytes]]:
     """What an export of the pin from our cache alone writes."""
     with Reader(Git(pinned.git.git_dir)) as reader:
         write_tree(
             reader, exported_entries(list_tree_files(reader, pinned.tree), pinned.absent), into
         )
-    return snapshot(into)
+    return read_folder(into)
 
 
-def kept(cache: Path) -> set[str]:
+def list_cached_files(cache: Path) -> set[str]:
     """The objects and stamps in a cache, whatever the source."""
     return {path.name for path in cache.glob("git/*/objects/??/*")} | {
         path.name for path in cache.glob("git/*/rosetta-verified/*")

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 
-def write(out: Path, kv_heads: int, hidden: int) -> None:
+def write_model(out: Path, kv_heads: int, hidden: int) -> None:
     import numpy as np
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -45,7 +45,7 @@ def write(out: Path, kv_heads: int, hidden: int) -> None:
         )
 
 
-def compare(before: Path, after: Path, meta: Path) -> None:
+def compare_models(before: Path, after: Path, meta: Path) -> None:
     import torch
     from transformers import LlamaForCausalLM
 
@@ -66,6 +66,6 @@ def compare(before: Path, after: Path, meta: Path) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "compare":
-        compare(*map(Path, sys.argv[2:]))
+        compare_models(*map(Path, sys.argv[2:]))
     else:
-        write(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+        write_model(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -23,7 +23,7 @@ OWN = machine_architecture.ARCHITECTURES.get(platform.machine(), "")
 OTHER = {"amd64": "arm64", "arm64": "amd64"}.get(OWN, "")
 
 
-def _looks(architecture: str) -> list[Entry]:
+def _list_probed_files(architecture: str) -> list[Entry]:
     """What is looked at in a base, of an architecture whose programs do not run here."""
     elf = b"\x7fELF".ljust(18, b"\0") + {"amd64": 62, "arm64": 183}[architecture].to_bytes(
         2, "little"
@@ -41,26 +41,30 @@ def _looks(architecture: str) -> list[Entry]:
     ]
 
 
-def base(folder: Path) -> Path:
+def copy_base(folder: Path) -> Path:
     """The layout in this folder: made once for all tests, so that a test may damage its copy."""
-    debian_packages.need("ldd")
+    debian_packages.need_programs("ldd")
     if not OWN or platform.libc_ver()[0] != "glibc":
         pytest.skip("NOT CHECKED: bases are of glibc, on x86_64 or aarch64")
     place = folder / "base-layout"
     if not place.exists():
-        shutil.copytree(_made(), place)
+        shutil.copytree(_make_base_once(), place)
     return place
 
 
 @functools.cache
-def _made() -> Path:
+def _make_base_once() -> Path:
     """Kept until the tests end."""
     folder = Path(_KEPT.name)
     place, cache = folder / "layout", Cache(folder / "cache")
     if not place.exists():
         made = {
-            OWN: layer.write_layer(cache, "own", "base", "gzip", debian_packages.running),
-            OTHER: layer.write_layer(cache, "other", "base", "gzip", lambda: _looks(OTHER)),
+            OWN: layer.write_layer(
+                cache, "own", "base", "gzip", debian_packages.list_running_python_files
+            ),
+            OTHER: layer.write_layer(
+                cache, "other", "base", "gzip", lambda: _list_probed_files(OTHER)
+            ),
         }
         images = [
             oci_documents.make_image(
@@ -72,7 +76,7 @@ def _made() -> Path:
     return place
 
 
-def images(
+def build_image(
     chain: Chain, *more: str, output: str = "", before: tuple[str, ...] = ()
 ) -> tuple[int, dict[str, object], str]:
     """Run the builder with an image as output; its status, its JSON document and its stderr."""
@@ -85,7 +89,7 @@ def images(
         manifest.write_text(
             text + 'bases:\n  any: {image: "debian:trixie-slim", bootstrap: trixie}\n'
         )
-    place = ["--base", f"oci:{base(chain.folder)}"]
+    place = ["--base", f"oci:{copy_base(chain.folder)}"]
     return chain.run(
         "--output", output or f"oci:{chain.folder}/image", *place, *more, before=before
     )

@@ -26,7 +26,7 @@ NAME = "kit/t5x:cuda13"
 @pytest.fixture(name="index")
 def index_(cache: Cache, tmp_path: Path) -> Index:
     """An image whose layers no engine has seen before."""
-    return image_registry.image(cache, architectures=("amd64", "arm64"), seed=str(tmp_path))
+    return image_registry.make_image(cache, architectures=("amd64", "arm64"), seed=str(tmp_path))
 
 
 @pytest.fixture(name="site")
@@ -40,7 +40,9 @@ def site_(cache: Cache, index: Index, tmp_path: Path) -> Path:
     return tmp_path / "site"
 
 
-def run(where: Path, *arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run_importer(
+    where: Path, *arguments: str, path: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PATH": f"{path}{os.pathsep}{os.environ['PATH']}"} if path else None
     return subprocess.run(
         [str(where / "bundle/import.sh"), *arguments],
@@ -53,18 +55,18 @@ def run(where: Path, *arguments: str, path: Path | None = None) -> subprocess.Co
     )
 
 
-def listing(folder: Path) -> list[str]:
+def list_names(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir())
 
 
-def tool(folder: Path, name: str, script: str) -> Path:
+def write_tool(folder: Path, name: str, script: str) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(f"#!/bin/bash\n{script}\n", encoding="utf-8")
     (folder / name).chmod(0o755)
     return folder
 
 
-def files(folder: Path) -> dict[str, tuple[bytes, int]]:
+def read_files(folder: Path) -> dict[str, tuple[bytes, int]]:
     """What a folder holds: content and mode of each file, and of each folder the mode."""
     return {
         str(each.relative_to(folder)): (
@@ -75,9 +77,9 @@ def files(folder: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
-def older(cache: Cache, tmp_path: Path, kind: str) -> tuple[Path, Path]:
+def make_older_image(cache: Cache, tmp_path: Path, kind: str) -> tuple[Path, Path]:
     """What the site has, as --since takes it, and the folder that --with takes."""
-    old = image_registry.image(
+    old = image_registry.make_image(
         cache, top="old", architectures=("amd64", "arm64"), seed=str(tmp_path)
     )
     place = tmp_path / "older"
@@ -97,5 +99,5 @@ def older(cache: Cache, tmp_path: Path, kind: str) -> tuple[Path, Path]:
     return lock, place
 
 
-def biggest(where: Path) -> Path:
+def find_biggest_blob(where: Path) -> Path:
     return max((where / "image/blobs/sha256").iterdir(), key=lambda each: each.stat().st_size)

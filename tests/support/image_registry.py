@@ -52,7 +52,7 @@ def pull_manifest(name: str) -> download.Document:
         return download.read_document(connection, wanted.selector)
 
 
-def image(
+def make_image(
     cache: Cache,
     *,
     top: str = "one",
@@ -239,7 +239,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(
+def serve_answers(
     answer: Callable[[str, str, dict[str, str], bytes], Answer],
     lose: Callable[[str], None],
     tls: ssl.SSLContext | None = None,
@@ -492,13 +492,13 @@ class Memory:
 
 
 @contextmanager
-def memory() -> Iterator[Served]:
+def serve_memory_registry() -> Iterator[Served]:
     kept = Memory()
-    with serving(kept.answer, kept.lose) as served:
+    with serve_answers(kept.answer, kept.lose) as served:
         yield served
 
 
-def binary() -> str:
+def find_registry_program() -> str:
     """The program docker-registry; skips the test where there is none."""
     found = shutil.which("docker-registry") or os.environ.get("ROSETTA_TEST_REGISTRY", "")
     if not found:
@@ -509,14 +509,14 @@ def binary() -> str:
 
 
 @contextmanager
-def real(folder: Path) -> Iterator[Served]:
+def serve_docker_registry(folder: Path) -> Iterator[Served]:
     """Debian's registry with its files in `folder`. It listens on a socket with a name, which nobody can take before it does, as a port can be."""
-    program = binary()
+    program = find_registry_program()
     with tempfile.TemporaryDirectory() as short:  # such a name may have a hundred letters
-        yield from _real(program, folder, Path(short, "socket"))
+        yield from _run_registry(program, folder, Path(short, "socket"))
 
 
-def _real(program: str, folder: Path, place: Path) -> Iterator[Served]:
+def _run_registry(program: str, folder: Path, place: Path) -> Iterator[Served]:
     config = {
         "version": 0.1,
         "log": {"level": "error"},
@@ -535,11 +535,11 @@ def _real(program: str, folder: Path, place: Path) -> Iterator[Served]:
             env={**os.environ, "OTEL_TRACES_EXPORTER": "none"},
         )
     try:
-        _wait(place, process, folder / "log")
+        _wait_for_answer(place, process, folder / "log")
 
         def answer(method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
             connection = http.client.HTTPConnection("localhost")
-            connection.sock = _connected(place)
+            connection.sock = _connect_socket(place)
             try:
                 kept = {
                     key: value
@@ -569,7 +569,7 @@ def _real(program: str, folder: Path, place: Path) -> Iterator[Served]:
                 if digest in folders:
                     shutil.rmtree(Path(where, digest))
 
-        with serving(answer, lose) as served:
+        with serve_answers(answer, lose) as served:
             yield served
     finally:
         process.terminate()
@@ -584,7 +584,7 @@ def closed_port() -> Iterator[int]:
         yield int(holder.getsockname()[1])
 
 
-def _connected(place: Path) -> socket.socket:
+def _connect_socket(place: Path) -> socket.socket:
     made = socket.socket(socket.AF_UNIX)
     try:
         made.settimeout(60)
@@ -595,10 +595,10 @@ def _connected(place: Path) -> socket.socket:
     return made
 
 
-def _wait(place: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for_answer(place: Path, process: subprocess.Popen[bytes], log: Path) -> None:
     """Until it answers or has ended: how long that takes is the machine's affair."""
     while process.poll() is None:
-        with contextlib.suppress(OSError), _connected(place):
+        with contextlib.suppress(OSError), _connect_socket(place):
             return
         time.sleep(0.05)
     raise RuntimeError(f"docker-registry did not start: {log.read_text(encoding='utf-8')}")

@@ -46,7 +46,7 @@ class Shell:
 
 
 @contextlib.contextmanager
-def started(
+def start_shell(
     argv: Sequence[str], environment: Mapping[str, str], folder: Path, *setup: str
 ) -> Iterator[Shell]:
     """Start an interactive shell in a folder.
@@ -62,7 +62,7 @@ def started(
         os.chdir(folder)
         os.execve(argv[0], list(argv), dict(environment))  # noqa: S606 (the shell under test)
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
-    reader = threading.Thread(target=_drain, args=(terminal,), daemon=True)
+    reader = threading.Thread(target=_read_all_output, args=(terminal,), daemon=True)
     reader.start()
     words = folder.parent / "words"
     shell = Shell(terminal, words)
@@ -80,7 +80,7 @@ def started(
         reader.join(SECONDS)
 
 
-def _drain(terminal: int) -> None:
+def _read_all_output(terminal: int) -> None:
     """Read what the shell shows, so that it never waits for a reader."""
     with contextlib.suppress(OSError):
         while os.read(terminal, 65536):

@@ -61,7 +61,7 @@ def find_violations(rules: frozenset[str], root: Path = ROOT) -> list[Violation]
     return [(os.path.relpath(each["filename"], root), each["code"]) for each in found]
 
 
-def count(
+def count_violations(
     exemptions: dict[str, list[str]], violations: list[Violation], rules: frozenset[str]
 ) -> Numbers:
     """Return, for each rule, how many patterns exempt from it and how many violations there are."""
@@ -90,7 +90,7 @@ def find_idle(
     ]
 
 
-def compare(recorded: Numbers, present: Numbers) -> tuple[list[str], list[str]]:
+def compare_numbers(recorded: Numbers, present: Numbers) -> tuple[list[str], list[str]]:
     """Return what has grown, and what has shrunk by more than 2% and should be recorded."""
     grown, shrunk = [], []
     for rule, numbers in recorded.items():
@@ -104,7 +104,7 @@ def compare(recorded: Numbers, present: Numbers) -> tuple[list[str], list[str]]:
     return grown, shrunk
 
 
-def lower(recorded: Numbers, present: Numbers) -> Numbers:
+def lower_record(recorded: Numbers, present: Numbers) -> Numbers:
     """Return the record with every number that is smaller now; none is raised."""
     return {
         rule: {name: min(number, present[rule][name]) for name, number in numbers.items()}
@@ -116,9 +116,11 @@ def main() -> None:
     """Rewrite the record with the numbers that are smaller now."""
     recorded = read_record()
     rules = frozenset(recorded)
-    present = count(read_exemptions(), find_violations(rules), rules)
-    RECORD.write_text(json.dumps(lower(recorded, present), indent=2) + "\n", encoding="utf-8")
-    grown, _ = compare(recorded, present)
+    present = count_violations(read_exemptions(), find_violations(rules), rules)
+    RECORD.write_text(
+        json.dumps(lower_record(recorded, present), indent=2) + "\n", encoding="utf-8"
+    )
+    grown, _ = compare_numbers(recorded, present)
     if grown:
         sys.exit("not recorded, because it has grown:\n" + "\n".join(grown))
 

@@ -19,7 +19,7 @@ MODELS = {
 }
 
 
-def weights(shape: ModelShape, dtype: Any = ml_dtypes.bfloat16) -> dict[str, Any]:
+def make_weights(shape: ModelShape, dtype: Any = ml_dtypes.bfloat16) -> dict[str, Any]:
     """Random tensors by Meta's names."""
     rng = np.random.default_rng(0)
     return {
@@ -30,7 +30,9 @@ def weights(shape: ModelShape, dtype: Any = ml_dtypes.bfloat16) -> dict[str, Any
     }
 
 
-def meta(folder: Path, shape: ModelShape, tensors: dict[str, Any], **params: Any) -> Path:
+def write_meta_folder(
+    folder: Path, shape: ModelShape, tensors: dict[str, Any], **params: Any
+) -> Path:
     """Write a folder as Meta has it, in one part."""
     folder.mkdir()
     (folder / "params.json").write_text(
@@ -59,12 +61,12 @@ def meta(folder: Path, shape: ModelShape, tensors: dict[str, Any], **params: Any
     return folder
 
 
-def _norm(x: Any, scale: Any, epsilon: float) -> Any:
+def _apply_rms_norm(x: Any, scale: Any, epsilon: float) -> Any:
     """Zhang and Sennrich 2019, arXiv:1910.07467."""
     return x / np.sqrt(np.mean(x * x, -1, keepdims=True) + epsilon) * scale
 
 
-def _turned(x: Any) -> Any:
+def _apply_rotary_embedding(x: Any) -> Any:
     """Su et al. 2021, arXiv:2104.09864: neighbours as complex numbers, turned by position; x [length, heads, depth]."""
     length, _, depth = x.shape
     angles = np.outer(np.arange(length), 10_000.0 ** (-np.arange(0, depth, 2) / depth))
@@ -72,7 +74,7 @@ def _turned(x: Any) -> Any:
     return np.stack([made.real, made.imag], -1).reshape(x.shape)
 
 
-def logits(shape: ModelShape, tensors: dict[str, Any], ids: Any) -> Any:
+def compute_logits(shape: ModelShape, tensors: dict[str, Any], ids: Any) -> Any:
     """Logits [length, vocab] of one row of ids, in float64."""
     held = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
     x, length = held["tok_embeddings"][ids], len(ids)
@@ -82,20 +84,23 @@ def logits(shape: ModelShape, tensors: dict[str, Any], ids: Any) -> Any:
             for name, tensor in held.items()
             if name.startswith(f"layers.{layer}.")
         }
-        y = _norm(x, of["attention_norm"], shape.epsilon)
+        y = _apply_rms_norm(x, of["attention_norm"], shape.epsilon)
         q, k, v = (
             (y @ of[f"attention.w{which}"].T).reshape(length, -1, shape.head_dim) for which in "qkv"
         )
-        k, v = (np.repeat(each, shape.heads // shape.kv_heads, 1) for each in (_turned(k), v))
-        scores = np.einsum("qhd,khd->hqk", _turned(q), k) / np.sqrt(shape.head_dim)
+        k, v = (
+            np.repeat(each, shape.heads // shape.kv_heads, 1)
+            for each in (_apply_rotary_embedding(k), v)
+        )
+        scores = np.einsum("qhd,khd->hqk", _apply_rotary_embedding(q), k) / np.sqrt(shape.head_dim)
         scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
         shares = np.exp(scores - scores.max(-1, keepdims=True))
         shares /= shares.sum(-1, keepdims=True)
         x = x + np.einsum("hqk,khd->qhd", shares, v).reshape(length, -1) @ of["attention.wo"].T
-        y = _norm(x, of["ffn_norm"], shape.epsilon)
+        y = _apply_rms_norm(x, of["ffn_norm"], shape.epsilon)
         gate = y @ of["feed_forward.w1"].T
         x = (
             x
             + (gate / (1 + np.exp(-gate)) * (y @ of["feed_forward.w3"].T)) @ of["feed_forward.w2"].T
         )
-    return _norm(x, held["norm"], shape.epsilon) @ held["output"].T
+    return _apply_rms_norm(x, held["norm"], shape.epsilon) @ held["output"].T

@@ -64,7 +64,7 @@ RUN = {
 }
 
 
-def moved(name: str, **more: Any) -> dict[str, Any]:
+def make_bump_answer(name: str, **more: Any) -> dict[str, Any]:
     """What a bump answers that went to the tip."""
     source = {
         "from": PIN,
@@ -85,7 +85,7 @@ def moved(name: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def pins(name: str) -> list[list[str]]:
+def make_pin_edit(name: str) -> list[list[str]]:
     """The edit that goes with it."""
     return [
         [
@@ -96,7 +96,7 @@ def pins(name: str) -> list[list[str]]:
     ]
 
 
-def built(digest: str = "sha256:1") -> dict[str, Any]:
+def make_build_answer(digest: str = "sha256:1") -> dict[str, Any]:
     return {
         "result": {
             "digest": digest,
@@ -106,12 +106,12 @@ def built(digest: str = "sha256:1") -> dict[str, Any]:
 
 
 DEFAULT: list[tuple[str, dict[str, Any]]] = [
-    ("bump one", {**moved("one"), "edit": pins("one")}),
-    ("bump two", {**moved("two"), "edit": pins("two")}),
+    ("bump one", {**make_bump_answer("one"), "edit": make_pin_edit("one")}),
+    ("bump two", {**make_bump_answer("two"), "edit": make_pin_edit("two")}),
     ("lock", {"result": {"locks": {}}}),
     ("patches check", {"result": {"sources": {}}}),
     ("patches stats", {"result": {"sources": {}}}),
-    ("build", built()),
+    ("build", make_build_answer()),
     ("verify ", {"result": {"ok": True, "problems": [], "runs": [RUN]}}),
     (
         "publish",
@@ -183,7 +183,7 @@ class Place:
         return found
 
 
-def make(root: Path, capsys: pytest.CaptureFixture[str]) -> Place:
+def make_checkout(root: Path, capsys: pytest.CaptureFixture[str]) -> Place:
     checkout = root / "checkout"
     for name in ("one", "two", "old"):
         (checkout / "patches" / name).mkdir(parents=True)

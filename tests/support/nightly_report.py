@@ -13,7 +13,7 @@ RUN = {
 }
 
 
-def report(date: str = "2026-11-28", *, green: bool = True, **changes: Any) -> dict[str, Any]:
+def make_report(date: str = "2026-11-28", *, green: bool = True, **changes: Any) -> dict[str, Any]:
     built, trained = (
         {"state": "ok", "seconds": 1.0, "why": None},
         {"state": "ok", "seconds": 2.0, "why": None, "problems": [], "runs": [RUN]},

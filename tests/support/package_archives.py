@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PURE = "py3-none-any"
 
 
-def metadata(name: str, version: str, requires: tuple[str, ...]) -> str:
+def format_metadata(name: str, version: str, requires: tuple[str, ...]) -> str:
     """A `requires` that starts with python is a Requires-Python."""
     fields = [
         f"Requires-Python: {text.removeprefix('python')}"
@@ -28,13 +28,13 @@ def metadata(name: str, version: str, requires: tuple[str, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def wheel(folder: Path, name: str, version: str, *requires: str, tag: str = PURE) -> Path:
+def write_wheel(folder: Path, name: str, version: str, *requires: str, tag: str = PURE) -> Path:
     """A wheel of one empty module."""
     module = name.replace("-", "_")
     info, path = f"{module}-{version}.dist-info", folder / f"{module}-{version}-{tag}.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{module}.py", f"# {tag}\n")
-        archive.writestr(f"{info}/METADATA", metadata(name, version, requires))
+        archive.writestr(f"{info}/METADATA", format_metadata(name, version, requires))
         tags = "".join(
             f"Tag: {tag.rpartition('-')[0]}-{platform}\n"
             for platform in tag.rpartition("-")[2].split(".")
@@ -48,11 +48,11 @@ def wheel(folder: Path, name: str, version: str, *requires: str, tag: str = PURE
     return path
 
 
-def publish(
+def publish_wheel(
     index: Index, folder: Path, name: str, version: str, *requires: str, tag: str = PURE
 ) -> str:
     """Put a wheel on the index; returns its sha256."""
-    return index.add(name, wheel(folder, name, version, *requires, tag=tag))
+    return index.add(name, write_wheel(folder, name, version, *requires, tag=tag))
 
 
 def publish_sdist(
@@ -60,7 +60,7 @@ def publish_sdist(
 ) -> str:
     """Put an sdist on the index whose requirements can be read without a build; returns its sha256."""
     files = {
-        "PKG-INFO": metadata(name, version, requires),
+        "PKG-INFO": format_metadata(name, version, requires),
         "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "none"\n',
     }
     root = f"{name}-{version}"

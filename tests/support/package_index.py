@@ -31,7 +31,7 @@ class Index:
 
 
 @contextmanager
-def serving() -> Iterator[Index]:
+def serve_index() -> Iterator[Index]:
     index = Index()
 
     class Handler(http.server.BaseHTTPRequestHandler):

@@ -28,7 +28,7 @@ LINES = [f"line {n}\n" for n in range(1, 31)]
 URL = "https://example.org/up.git"
 
 
-def text(**edits: str) -> bytes:
+def make_text(**edits: str) -> bytes:
     """Thirty lines; `l7="..."` stands in for line 7 (several lines, or none, as well)."""
     changed = list(LINES)
     for name, new in edits.items():
@@ -199,7 +199,7 @@ def bench_(tmp_path: Path) -> Bench:
     """Return an upstream of two Python files and a script."""
     made = Bench(tmp_path)
     made.upstream.commit(
-        {"pkg/a.py": text(), "pkg/b.py": b"x = 1\ny = 2\nz = 3\n", "run.sh": b"#!/bin/sh\n"},
+        {"pkg/a.py": make_text(), "pkg/b.py": b"x = 1\ny = 2\nz = 3\n", "run.sh": b"#!/bin/sh\n"},
         modes={"run.sh": "100755"},
     )
     return made

@@ -29,7 +29,7 @@ STEPS: dict[str, Any] = {
 }
 
 
-def repeated(params: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def stack_layers(params: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Two layers' variables as those of a layer that repeats."""
     first = "lm/transformer/x_layers_0/"
     made = {name: leaf for name, leaf in params.items() if "/x_layers_" not in name}
@@ -42,7 +42,7 @@ def repeated(params: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return made
 
 
-def told(state: dict[str, np.ndarray]) -> dict[str, Any]:
+def summarize_fp8_state(state: dict[str, np.ndarray]) -> dict[str, Any]:
     """All scales, and of histories the newest two values and whether the rest is still empty."""
     return {
         name: leaf.tolist()
@@ -56,28 +56,28 @@ def told(state: dict[str, np.ndarray]) -> dict[str, Any]:
 def main(what: str) -> None:
     found: dict[str, Any] = {}
     if what == "state":
-        plain = pax_training.Run(pax_training.experiment("gpt", **FP8))
+        plain = pax_training.Run(pax_training.make_experiment("gpt", **FP8))
         start = plain.params
         losses = plain.steps(2)
         found["plain"] = {
             "losses": losses,
-            "state": told(plain.fp8),
+            "state": summarize_fp8_state(plain.fp8),
             "summaries": {
                 name: float(value) for name, value in plain.summaries.items() if value.ndim == 0
             },
         }
-        found["stacked"] = told(repeated(plain.fp8))
+        found["stacked"] = summarize_fp8_state(stack_layers(plain.fp8))
         found["norm"] = float(np.sqrt(sum(np.sum(leaf**2) for leaf in start.values())))
         for name, how in STEPS.items():
             run = pax_training.Run(
-                pax_training.experiment("gpt", **FP8, **how),
-                start=repeated(start) if "USE_REPEATED_LAYER" in how else start,
+                pax_training.make_experiment("gpt", **FP8, **how),
+                start=stack_layers(start) if "USE_REPEATED_LAYER" in how else start,
             )
-            found[name] = {"losses": run.steps(2), "state": told(run.fp8)}
+            found[name] = {"losses": run.steps(2), "state": summarize_fp8_state(run.fp8)}
     else:
         for kind in (False, True):
             run = pax_training.Run(
-                pax_training.experiment(
+                pax_training.make_experiment(
                     "gpt",
                     USE_FP8=kind,
                     USE_REPEATED_LAYER=True,

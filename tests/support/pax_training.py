@@ -41,13 +41,13 @@ _FAMILIES: dict[str, Any] = {
 }
 
 
-def experiment(family: str, **given: Any) -> Any:
+def make_experiment(family: str, **given: Any) -> Any:
     """A small experiment of a family; `given` are its hyper-parameters."""
     kind, more = _FAMILIES[family]
     return type(f"Small{family}", (kind,), {"datasets": lambda _: [], **_SIZE, **more, **given})()
 
 
-def batch(step: int, *, padded: bool = True) -> Any:
+def make_batch(step: int, *, padded: bool = True) -> Any:
     """Walks over 32 tokens by steps of 1, 2 or 3 at random; of each row the end is padding."""
     drawn = np.random.default_rng(step)
     walk = (
@@ -86,12 +86,14 @@ class Run:
             config.model.mesh_axis_names,
         )
         with self.mesh:
-            self.hparams = self.task.model.abstract_init_with_metadata(batch(0))
+            self.hparams = self.task.model.abstract_init_with_metadata(make_batch(0))
             self.state, _ = trainer_lib.initialize_model_state(
-                self.task, jax.random.PRNGKey(seed), batch(0), do_init_checkpoint_rules=False
+                self.task, jax.random.PRNGKey(seed), make_batch(0), do_init_checkpoint_rules=False
             )
             if start is not None:
-                self.state = self.state.replace(mdl_vars=_over(self.state.mdl_vars, start))
+                self.state = self.state.replace(
+                    mdl_vars=_replace_variables(self.state.mdl_vars, start)
+                )
             specs = self.task.create_train_state_partition_specs(self.hparams)
             layout = jax.tree.map(
                 lambda spec: NamedSharding(self.mesh, spec),
@@ -111,7 +113,7 @@ class Run:
         )
         self.summaries: Any = None
 
-    def steps(self, count: int, make: Any = batch) -> list[float]:
+    def steps(self, count: int, make: Any = make_batch) -> list[float]:
         """Train so many steps; return their losses."""
         losses = []
         for _ in range(count):
@@ -160,7 +162,7 @@ class Run:
         return found
 
 
-def _over(variables: Any, start: dict[str, np.ndarray]) -> Any:
+def _replace_variables(variables: Any, start: dict[str, np.ndarray]) -> Any:
     """Variables with those of `start`, as Run.params has them, in place of the ones of the same name."""
     flat = flatten_dict(variables["params"], sep="/")
     return {

@@ -24,13 +24,13 @@ MESSAGE_FIELDS = frozenset({"what", "do", "err", "stderr"})
 Strings = dict[str, list[ast.Constant]]  # the strings that a parameter or a constant can be
 
 
-def _strings(node: ast.AST) -> Iterator[ast.Constant]:
+def _iterate_strings(node: ast.AST) -> Iterator[ast.Constant]:
     for part in ast.walk(node):
         if isinstance(part, ast.Constant) and isinstance(part.value, (str, bytes)):
             yield part
 
 
-def _parameters(function: ast.FunctionDef) -> Strings:
+def _collect_parameters(function: ast.FunctionDef) -> Strings:
     """Return the strings of each parameter that pytest.mark.parametrize sets."""
     strings: Strings = {}
     for decorator in function.decorator_list:
@@ -42,16 +42,16 @@ def _parameters(function: ast.FunctionDef) -> Strings:
         if isinstance(given, ast.Constant):
             names = [name.strip() for name in str(given.value).split(",")]
         else:
-            names = [str(part.value) for part in _strings(given)]
+            names = [str(part.value) for part in _iterate_strings(given)]
         rows = decorator.args[1]
         for row in getattr(rows, "elts", []):
             cells = [row] if len(names) == 1 else getattr(row, "elts", getattr(row, "args", []))
             for name, cell in zip(names, cells, strict=False):
-                strings.setdefault(name, []).extend(_strings(cell))
+                strings.setdefault(name, []).extend(_iterate_strings(cell))
     return strings
 
 
-def _constants(tree: ast.Module) -> Strings:
+def _collect_constants(tree: ast.Module) -> Strings:
     return {
         node.targets[0].id: [node.value]
         for node in tree.body
@@ -87,7 +87,9 @@ def _message_names(function: ast.AST) -> set[str]:
     return names
 
 
-def _pinned(node: ast.AST, known: Strings, messages: set[str]) -> Iterator[ast.Constant]:
+def _iterate_pinned_strings(
+    node: ast.AST, known: Strings, messages: set[str]
+) -> Iterator[ast.Constant]:
     """Yield the strings that an assertion, or a `match=`, compares with a message."""
     if isinstance(node, ast.keyword) and node.arg == "match":
         compared: ast.AST = node.value
@@ -97,7 +99,7 @@ def _pinned(node: ast.AST, known: Strings, messages: set[str]) -> Iterator[ast.C
         compared = node.test
     else:
         return
-    yield from _strings(compared)
+    yield from _iterate_strings(compared)
     for part in ast.walk(compared):
         if isinstance(part, ast.Name):
             yield from known.get(part.id, [])
@@ -106,15 +108,15 @@ def _pinned(node: ast.AST, known: Strings, messages: set[str]) -> Iterator[ast.C
 def find_in(text: str) -> list[tuple[int, str]]:
     """Return the line and the sentence of each assertion in a source text that pins one."""
     tree = ast.parse(text)
-    constants = _constants(tree)
+    constants = _collect_constants(tree)
     found: set[tuple[int, int, str]] = set()
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef):
             continue
-        known = constants | _parameters(function)
+        known = constants | _collect_parameters(function)
         messages = _message_names(function)
         for node in ast.walk(function):
-            for string in _pinned(node, known, messages):
+            for string in _iterate_pinned_strings(node, known, messages):
                 value = string.value
                 words = value.decode("latin-1") if isinstance(value, bytes) else str(value)
                 if sentence := errors.find_sentence(words):
@@ -122,7 +124,7 @@ def find_in(text: str) -> list[tuple[int, str]]:
     return [(line, sentence) for line, _, sentence in sorted(found)]
 
 
-def find(folder: Path) -> list[str]:
+def find_pinned_sentences(folder: Path) -> list[str]:
     """Return `FILE:LINE: SENTENCE` for each assertion below a folder that pins one."""
     return [
         f"{path.relative_to(ROOT)}:{line}: {sentence}"
@@ -132,5 +134,5 @@ def find(folder: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    pinned = find(ROOT / (sys.argv[1] if len(sys.argv) > 1 else "tests"))
+    pinned = find_pinned_sentences(ROOT / (sys.argv[1] if len(sys.argv) > 1 else "tests"))
     print(*pinned, f"{len(pinned)} pinned sentences", sep="\n")

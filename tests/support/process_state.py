@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 
-def ended(process: int) -> bool:
+def wait_until_ended(process: int) -> bool:
     """Wait for it, for half a minute at the most."""
     for _ in range(600):
         try:

@@ -112,7 +112,7 @@ class Listing(image_registry.Memory):
 _PLACES: dict[str, Path] = {}  # of the real registries, by their hosts
 
 
-def overwrite(served: Served, digest: str, data: bytes) -> None:
+def overwrite_blob(served: Served, digest: str, data: bytes) -> None:
     """Change what a registry keeps under a digest, behind its back."""
     kept = getattr(served.answer, "__self__", None)
     if not isinstance(kept, Listing):
@@ -128,7 +128,7 @@ def overwrite(served: Served, digest: str, data: bytes) -> None:
     }
 
 
-def snapshot(served: Served, folder: Path) -> Callable[[], None]:
+def take_snapshot(served: Served, folder: Path) -> Callable[[], None]:
     """Return what brings back all that a registry keeps now; `folder` does not exist yet."""
     kept = getattr(served.answer, "__self__", None)
     if isinstance(kept, Listing):
@@ -149,15 +149,15 @@ def snapshot(served: Served, folder: Path) -> Callable[[], None]:
 
 
 @contextmanager
-def registry(kind: str, folder: Path) -> Iterator[Served]:
+def serve_registry(kind: str, folder: Path) -> Iterator[Served]:
     """ "memory", "referrers" (memory too) or "docker-registry"."""
     if kind == "docker-registry":
-        with image_registry.real(folder) as served:
+        with image_registry.serve_docker_registry(folder) as served:
             _PLACES[served.host] = folder
             yield served
         return
     kept = Listing(referrers=kind == "referrers")
-    with image_registry.serving(kept.answer, kept.lose) as served:
+    with image_registry.serve_answers(kept.answer, kept.lose) as served:
         yield served
 
 
@@ -176,8 +176,8 @@ class Project:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "patches/thing/series").write_text("greet\n")
         old, new = (
-            small_distribution.blob(small_distribution.SOURCE),
-            small_distribution.blob(small_distribution.SOURCE.replace("hi", "good day")),
+            small_distribution.hash_blob(small_distribution.SOURCE),
+            small_distribution.hash_blob(small_distribution.SOURCE.replace("hi", "good day")),
         )
         (self.folder / "patches/thing/greet.patch").write_text(
             small_distribution.PATCH.format(old=old, new=new, greeting="good day")
@@ -185,7 +185,7 @@ class Project:
         (self.folder / "locks/line/common.in").write_text("helper\n")
         self.lock({"helper": "1.0", "other": "2.0"})
         self.base(libc6="2.41-1", bash="5.2-1")
-        self.keys = {name: _key(self.folder, name) for name in ("ours", "theirs")}
+        self.keys = {name: _make_key_pair(self.folder, name) for name in ("ours", "theirs")}
 
     @property
     def manifest(self) -> Path:
@@ -383,7 +383,7 @@ bases:
         )
 
 
-def _key(folder: Path, name: str) -> Path:
+def _make_key_pair(folder: Path, name: str) -> Path:
     """A pair of keys, NAME.pem and NAME.pub."""
     made = ec.generate_private_key(ec.SECP256R1())
     place = folder / name
@@ -399,7 +399,7 @@ def _key(folder: Path, name: str) -> Path:
     return place
 
 
-def pullable(served: Served, name: str = "team/thing") -> list[str]:
+def list_pullable_tags(served: Served, name: str = "team/thing") -> list[str]:
     """The tags of a repository that a person may pull."""
     status, _, data = served.answer("GET", f"/v2/{name}/tags/list?n=1000", {}, b"")
     return (

@@ -19,9 +19,9 @@ def served_(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     with (
-        image_registry.memory()
+        image_registry.serve_memory_registry()
         if request.param == "memory"
-        else image_registry.real(tmp_path_factory.mktemp("registry")) as found
+        else image_registry.serve_docker_registry(tmp_path_factory.mktemp("registry")) as found
     ):
         yield found
 

@@ -9,7 +9,7 @@ import pytest
 REASON = "NOT CHECKED here: needs the packages of a baked environment (python build.py test --inside lock:t5x TEST)"
 
 
-def need(*modules: str) -> Any:
+def need_modules(*modules: str) -> Any:
     """Skip a test module, loudly, where one of these cannot be imported; returns the last one."""
     found = None
     for module in modules:
@@ -19,8 +19,8 @@ def need(*modules: str) -> Any:
 
 def need_current(*modules: str) -> None:
     """As `need`; skip a test module, too, of what pax-1.4 has not, with the JAX of its time."""
-    need(*modules)
-    if not hasattr(need("jax").tree_util, "register_dataclass"):
+    need_modules(*modules)
+    if not hasattr(need_modules("jax").tree_util, "register_dataclass"):
         pytest.skip(
             "NOT CHECKED on this line: it is of what the JAX or the Praxis of pax-1.4 lacks",
             allow_module_level=True,

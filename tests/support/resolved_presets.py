@@ -22,7 +22,7 @@ DISTINCT_GPUS = [
 MODELS = [name for name in preset_files.load_presets() if name not in ("t5x", "pax")]
 
 
-def resolved(
+def resolve_described(
     name: str,
     accelerator: str | None = "h100",
     environment: dict[str, str] | None = None,
@@ -34,13 +34,13 @@ def resolved(
     )
 
 
-def resolve(name: str, accelerator: str | None = None, **more: Any) -> ResolvedPreset:
+def resolve_settings(name: str, accelerator: str | None = None, **more: Any) -> ResolvedPreset:
     return resolution.resolve_preset(
         name, accelerator=accelerator, environment={}, command_line={}, site=NO_SITE, **more
     )
 
 
-def write(folder: Path, text: str, name: str = "mine.yaml") -> str:
+def write_preset(folder: Path, text: str, name: str = "mine.yaml") -> str:
     path = folder / name
     path.write_text(text)
     return str(path)

@@ -83,18 +83,18 @@ def run_in_process(entry: Callable[[], int], folder: Path, environment: Mapping[
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8") as out,
         tempfile.TemporaryFile("w+", encoding="utf-8") as err,
-        _place(folder, environment),
-        _output(out, err),
+        _enter_folder(folder, environment),
+        _capture_output(out, err),
         mock.patch.object(os, "execvpe", become),
         mock.patch.object(execution, "_run_child", run_child),
-        errors.collected() as reported,
+        errors.collect_errors() as reported,
     ):
         status = finish(entry)
-        return Ended(status, _text(out), _text(err), tuple(programs), tuple(reported))
+        return Ended(status, _read_text(out), _read_text(err), tuple(programs), tuple(reported))
 
 
 @contextlib.contextmanager
-def _place(folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
+def _enter_folder(folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
     """Set folder, environment, module path and the handler of SIGTERM, and restore them."""
     handler = signal.getsignal(signal.SIGTERM)
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
@@ -113,7 +113,7 @@ def _place(folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _output(out: IO[str], err: IO[str]) -> Iterator[None]:
+def _capture_output(out: IO[str], err: IO[str]) -> Iterator[None]:
     """Send stdout and stderr to these files: the streams, and the descriptors 1 and 2."""
     with _kept_descriptors():
         os.dup2(out.fileno(), 1)
@@ -143,7 +143,7 @@ def _kept_descriptors() -> Iterator[None]:
             os.close(copy)
 
 
-def _text(file: IO[str]) -> str:
+def _read_text(file: IO[str]) -> str:
     sys.stdout.flush()
     sys.stderr.flush()
     file.seek(0)

@@ -14,7 +14,9 @@ OVERLAY = gin_files.ROOT / "overlay" / "t5x"
 EXAMPLES = OVERLAY / gin_files.EXAMPLE_FOLDER
 
 
-def read(*names: str, values: Mapping[str, object] | None = None) -> gin_reader.Configuration:
+def read_configuration(
+    *names: str, values: Mapping[str, object] | None = None
+) -> gin_reader.Configuration:
     """Return what files of rosetta/t5x/gin bind, and --gin words after them.
 
     Args:
@@ -25,13 +27,13 @@ def read(*names: str, values: Mapping[str, object] | None = None) -> gin_reader.
     return gin_reader.read_configuration(files, [Path.cwd(), gin_files.ROOT]).bind(values or {})
 
 
-def pretraining(
+def read_pretraining(
     values: Mapping[str, object] | None = None, size: str = "small"
 ) -> gin_reader.Configuration:
     """Return what a T5 1.1's pretraining on the Pile binds; see `read`."""
-    return read(f"t5_1_1/{size}", "runs/pretrain_pile", values=values)
+    return read_configuration(f"t5_1_1/{size}", "runs/pretrain_pile", values=values)
 
 
-def finetuning(values: Mapping[str, object] | None = None) -> gin_reader.Configuration:
+def read_finetuning(values: Mapping[str, object] | None = None) -> gin_reader.Configuration:
     """Return what a small T5 1.1's finetuning on MNLI binds; see `read`."""
-    return read("t5_1_1/small", "runs/finetune_mnli2", values=values)
+    return read_configuration("t5_1_1/small", "runs/finetune_mnli2", values=values)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = manifest.load(ROOT / "manifest.yaml")
 
 
-def pinned(name: str) -> Pinned:
+def need_pinned_source(name: str) -> Pinned:
     """The pin of a source, from the cache only."""
     distribution = next(
         (each for each, entry in SHIPPED.distributions.items() if name in entry.sources), ""

@@ -55,9 +55,9 @@ PartitionName=all Nodes=n[1-2] Default=YES MaxTime=INFINITE
 """
 
 
-def lacking() -> str:
+def explain_missing() -> str:
     """Return why no Slurm can be started here, "" if one can."""
-    missing = [name for name in _NEEDED if not _program(name)]
+    missing = [name for name in _NEEDED if not _find_program(name)]
     if missing:
         return f"NOT TESTED: no {', '.join(missing)} here; install them: apt-get install --no-install-recommends slurm-wlm munge util-linux"
     return (
@@ -65,7 +65,7 @@ def lacking() -> str:
     )
 
 
-def _program(name: str) -> str | None:
+def _find_program(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
@@ -136,7 +136,7 @@ class Slurm:
             ],
             "slurmctld": ["slurmctld", "-D", "-f", str(self.conf)],
         }.get(name, ["slurmd", "-D", "-f", str(self.conf), "-N", name])
-        found = _program(argv[0])
+        found = _find_program(argv[0])
         assert found
         with (self.home / f"{name}.said").open("ab") as log:
             self.daemons[name] = subprocess.Popen(
@@ -149,7 +149,7 @@ class Slurm:
 
     def ready(self, seconds: float = 60) -> None:
         """Wait until both nodes take jobs."""
-        wait(
+        wait_until(
             lambda: (
                 self.run("sinfo", "--noheader", "--Node", "--format=%N %t").stdout.split()
                 == ["n1", "idle", "n2", "idle"]
@@ -175,7 +175,7 @@ class Slurm:
 
     def ended(self, number: str, seconds: float = 300) -> dict[str, str]:
         """Return what is said of it once it has ended for good."""
-        wait(
+        wait_until(
             lambda: (
                 self.state(number)
                 not in {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED"}
@@ -190,10 +190,10 @@ class Slurm:
 
         An srun that was killed leaves a process that ends its step by number, and the second start's has the same.
         """
-        wait(
+        wait_until(
             lambda: self.state(number) == "PENDING", 120, lambda: str(self.job(number))
         )  # where it would stay for those two minutes
-        wait(
+        wait_until(
             lambda: not any(env["SLURM_JOB_ID"] == number for _, env in self.processes()),
             180,
             self.logs,
@@ -210,8 +210,8 @@ class Slurm:
         parents = {
             parent
             for pid in of_node
-            for parent in _parents(pid)
-            if "slurmstepd" in _command(parent)
+            for parent in _list_ancestors(pid)
+            if "slurmstepd" in _read_command_line(parent)
         }
         self.daemons[node].kill()
         for pid in {*parents, *of_node}:
@@ -265,13 +265,13 @@ class Slurm:
         shutil.rmtree(self.home, ignore_errors=True)
 
 
-def start() -> Slurm:
+def start_cluster() -> Slurm:
     """Start one.
 
     Raises:
       pytest.skip.Exception: there is none here; it says what to install.
     """
-    if reason := lacking():
+    if reason := explain_missing():
         pytest.skip(reason)
     home = Path(tempfile.mkdtemp(prefix="slurm"))  # a short path: a socket's may have 107 bytes
     (home / "munge.key").write_bytes(os.urandom(128))
@@ -279,7 +279,9 @@ def start() -> Slurm:
     (home / "hosts").write_text(f"127.0.0.1 localhost {' '.join(NODES)} {socket.gethostname()}\n")
     for name in ("state", *(f"spool-{node}" for node in NODES)):
         (home / name).mkdir()
-    (home / "slurm.conf").write_text(_CONF.format(home=home, ports=_ports(1 + len(NODES))))
+    (home / "slurm.conf").write_text(
+        _CONF.format(home=home, ports=_find_free_ports(1 + len(NODES)))
+    )
     argv = [
         "unshare",
         "--mount",
@@ -300,7 +302,7 @@ def start() -> Slurm:
     made = Slurm(home, holder)
     try:
         made.start("munged")
-        wait((home / "munge.socket").exists, 20, made.logs)
+        wait_until((home / "munge.socket").exists, 20, made.logs)
         for name in ("slurmctld", *NODES):
             made.start(name)
         made.ready()
@@ -310,7 +312,7 @@ def start() -> Slurm:
     return made
 
 
-def wait(true: object, seconds: float, why: object) -> None:
+def wait_until(true: object, seconds: float, why: object) -> None:
     """Wait for something that has to become true; fail with what why() says."""
     assert callable(true)
     assert callable(why)
@@ -320,7 +322,7 @@ def wait(true: object, seconds: float, why: object) -> None:
         time.sleep(0.2)
 
 
-def _ports(count: int) -> list[int]:
+def _find_free_ports(count: int) -> list[int]:
     """Free ones: held all at once, so that they differ."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     found = [each.getsockname()[1] for each in held]
@@ -329,13 +331,13 @@ def _ports(count: int) -> list[int]:
     return found
 
 
-def _command(pid: int) -> str:
+def _read_command_line(pid: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text()
     return ""
 
 
-def _parents(pid: int) -> list[int]:
+def _list_ancestors(pid: int) -> list[int]:
     found = list[int]()
     with suppress(OSError, ValueError):
         while pid > 1:

@@ -142,7 +142,7 @@ class Chain:
         return done.stdout.strip()
 
     def write_patch(self, greeting: str) -> None:
-        old, new = blob(SOURCE), blob(SOURCE.replace("hi", greeting))
+        old, new = hash_blob(SOURCE), hash_blob(SOURCE.replace("hi", greeting))
         (self.folder / "patches/thing/greet.patch").write_text(
             PATCH.format(old=old, new=new, greeting=greeting)
         )
@@ -151,13 +151,13 @@ class Chain:
 SOURCE = '# a thing\nGREETING = "hi"\n'
 
 
-def blob(text: str) -> str:
+def hash_blob(text: str) -> str:
     return hashlib.sha1(
         b"blob %d\0" % len(text.encode()) + text.encode(), usedforsecurity=False
     ).hexdigest()
 
 
-def _git(folder: Path, *args: str) -> str:
+def _run_git(folder: Path, *args: str) -> str:
     env = {
         "PATH": os.environ["PATH"],
         "HOME": "/nonexistent",
@@ -178,18 +178,18 @@ def _git(folder: Path, *args: str) -> str:
     ).stdout.strip()
 
 
-def _upstream(folder: Path) -> str:
+def _make_upstream(folder: Path) -> str:
     folder.mkdir(parents=True)
-    _git(folder, "init", "-q", "-b", "main")
+    _run_git(folder, "init", "-q", "-b", "main")
     (folder / "thing").mkdir()
     (folder / "thing/__init__.py").write_text(SOURCE)
     (folder / "LICENSE").write_text("licence\n")
-    _git(folder, "add", ".")
-    _git(folder, "commit", "-q", "-m", "first")
-    return _git(folder, "rev-parse", "HEAD")
+    _run_git(folder, "add", ".")
+    _run_git(folder, "commit", "-q", "-m", "first")
+    return _run_git(folder, "rev-parse", "HEAD")
 
 
-def _wheel(path: Path, module: str, version: str) -> Path:
+def _write_wheel(path: Path, module: str, version: str) -> Path:
     info = f"{module}-{version}.dist-info"
     text = "def help():\n    return 'help'\n" + "# filler\n" * 2000
     digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
@@ -208,7 +208,7 @@ def _wheel(path: Path, module: str, version: str) -> Path:
     return path
 
 
-def _sdist(path: Path) -> Path:
+def _write_sdist(path: Path) -> Path:
     files = {
         "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n[project]\nname = "fromsource"\nversion = "1.0"\n',
         "backend.py": _BACKEND,
@@ -217,13 +217,13 @@ def _sdist(path: Path) -> Path:
     return pack_sdist(path, {f"fromsource-1.0/{name}": text for name, text in files.items()})
 
 
-def make(folder: Path, index: Index, *, sdist: str = "fromsource-1.0.tar.gz") -> Chain:
+def make_distribution(folder: Path, index: Index, *, sdist: str = "fromsource-1.0.tar.gz") -> Chain:
     """A distribution `thing` of one git source (in a mirror), one wheel and one sdist, which has the file name `sdist`."""
     chain = Chain(folder, index, folder / "mirrors")
-    commit = _upstream(folder / "mirrors/thing")
+    commit = _make_upstream(folder / "mirrors/thing")
     made = {
-        "helper": _wheel(folder / "helper-1.0-py3-none-any.whl", "helper", "1.0"),
-        "fromsource": _sdist(folder / sdist),
+        "helper": _write_wheel(folder / "helper-1.0-py3-none-any.whl", "helper", "1.0"),
+        "fromsource": _write_sdist(folder / sdist),
     }
     hashes = {name: index.add(name, path) for name, path in made.items()}
     for name in ("patches/thing", "locks/line"):
@@ -249,7 +249,7 @@ sdists:
     return chain
 
 
-def content(folder: Path) -> dict[str, str]:
+def read_output(folder: Path) -> dict[str, str]:
     """Every file of an output with its hash, links with their targets; not the state file's folder."""
     found = {}
     for path in sorted(folder.rglob("*")):

@@ -88,7 +88,7 @@ class Place:
         return folder
 
 
-def make() -> Iterator[Place]:
+def make_place() -> Iterator[Place]:
     """A place outside pytest's own folders, which nobody but their owner may enter."""
     # The machine's own folder for temporary files: it has to be one that any user can reach.
     root = Path(tempfile.mkdtemp(prefix="rosetta doors ", dir="/tmp"))

@@ -22,7 +22,7 @@ SETTINGS = {
 }
 
 
-def image(
+def make_image(
     cache: Cache, architecture: str = "amd64", *, compression: str = "gzip", top: bytes = b"top"
 ) -> oci_documents.Image:
     """Three layers: two that all have in common, and one of the architecture and `top`."""
@@ -57,7 +57,7 @@ def image(
     )
 
 
-def index(
+def make_index(
     cache: Cache,
     architectures: Sequence[str] = ("amd64", "arm64"),
     *,
@@ -66,7 +66,7 @@ def index(
 ) -> oci_documents.Index:
     """An index over such images."""
     images = [
-        image(cache, architecture, compression=compression, top=top)
+        make_image(cache, architecture, compression=compression, top=top)
         for architecture in architectures
     ]
     return oci_documents.make_index(images, {"org.opencontainers.image.title": "t5x"})

@@ -23,11 +23,11 @@ SMALL: dict[str, Any] = {
 }
 
 
-def config(**others: Any) -> T5Config:
+def make_config(**others: Any) -> T5Config:
     return T5Config(**{**SMALL, **others})
 
 
-def tokens(seed: int, length: int, lengths: list[int]) -> Any:
+def make_tokens(seed: int, length: int, lengths: list[int]) -> Any:
     """Rows of `length` tokens, of which each has the first so many, and then padding."""
     rows = np.random.default_rng(seed).integers(2, SMALL["vocab_size"], (len(lengths), length))
     for row, keep in zip(rows, lengths, strict=True):
@@ -35,20 +35,20 @@ def tokens(seed: int, length: int, lengths: list[int]) -> Any:
     return jnp.asarray(rows, jnp.int32)
 
 
-def batch(inputs: int = 16, targets: int = 12) -> dict[str, Any]:
+def make_batch(inputs: int = 16, targets: int = 12) -> dict[str, Any]:
     """Four examples of several lengths, padded at the end."""
-    target = tokens(1, targets, [targets, 8, 3, targets])
+    target = make_tokens(1, targets, [targets, 8, 3, targets])
     return {
-        "encoder_input_tokens": tokens(0, inputs, [inputs, 10, 5, inputs]),
+        "encoder_input_tokens": make_tokens(0, inputs, [inputs, 10, 5, inputs]),
         "decoder_target_tokens": target,
         "decoder_input_tokens": jnp.pad(target[:, :-1], ((0, 0), (1, 0))),
         "decoder_loss_weights": (target > 0).astype(jnp.int32),
     }
 
 
-def packed() -> dict[str, Any]:
+def make_packed_batch() -> dict[str, Any]:
     """Two rows of two examples each."""
-    found = batch()
+    found = make_batch()
     ids = {
         "encoder": jnp.repeat(jnp.array([[1, 2]]), 8, axis=1),
         "decoder": jnp.repeat(jnp.array([[1, 2]]), 6, axis=1),
@@ -58,7 +58,7 @@ def packed() -> dict[str, Any]:
     return found
 
 
-def call(module: Any, variables: Any, given: dict[str, Any], **how: Any) -> Any:
+def apply_network(module: Any, variables: Any, given: dict[str, Any], **how: Any) -> Any:
     segments = {
         name: given[name]
         for name in ("encoder_segment_ids", "decoder_segment_ids")
@@ -74,8 +74,8 @@ def call(module: Any, variables: Any, given: dict[str, Any], **how: Any) -> Any:
     )
 
 
-def variables(settings: T5Config, given: dict[str, Any] | None = None) -> Any:
-    given = given or batch()
+def initialize_variables(settings: T5Config, given: dict[str, Any] | None = None) -> Any:
+    given = given or make_batch()
     module: Any = Transformer(settings)
     found = module.init(
         jax.random.key(0),
@@ -87,7 +87,7 @@ def variables(settings: T5Config, given: dict[str, Any] | None = None) -> Any:
     return {kind: tree for kind, tree in found.items() if kind != "params_axes"}
 
 
-def loss(logits: Any, given: dict[str, Any]) -> Any:
+def compute_loss(logits: Any, given: dict[str, Any]) -> Any:
     """Mean cross entropy of tokens that are no padding."""
     each = jnp.take_along_axis(
         jax.nn.log_softmax(logits), given["decoder_target_tokens"][..., None], -1
@@ -96,12 +96,14 @@ def loss(logits: Any, given: dict[str, Any]) -> Any:
     return -jnp.sum(each * weights) / jnp.sum(weights)
 
 
-def evaluated(module: Any, variables_: Any, given: dict[str, Any]) -> tuple[Any, Any, Any]:
+def compute_loss_and_gradient(
+    module: Any, variables_: Any, given: dict[str, Any]
+) -> tuple[Any, Any, Any]:
     """Logits where no padding is, the loss, and its gradient by the parameters."""
 
     def both(params: Any) -> Any:
-        logits = call(module, {**variables_, "params": params}, given)
-        return loss(logits, given), logits
+        logits = apply_network(module, {**variables_, "params": params}, given)
+        return compute_loss(logits, given), logits
 
     (value, logits), gradient = jax.jit(jax.value_and_grad(both, has_aux=True))(
         variables_["params"]
@@ -109,7 +111,7 @@ def evaluated(module: Any, variables_: Any, given: dict[str, Any]) -> tuple[Any,
     return logits * given["decoder_loss_weights"][..., None], value, gradient
 
 
-def close(found: Any, expected: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:
+def assert_trees_close(found: Any, expected: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:
     """Compare two trees leaf by leaf; the message names the leaf."""
     for (path, one), other in zip(
         jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(expected), strict=True
@@ -127,13 +129,13 @@ __all__ = [
     "DecoderOnly",
     "T5Config",
     "Transformer",
-    "batch",
-    "call",
-    "close",
-    "config",
-    "evaluated",
-    "loss",
-    "packed",
-    "tokens",
-    "variables",
+    "apply_network",
+    "assert_trees_close",
+    "compute_loss",
+    "compute_loss_and_gradient",
+    "initialize_variables",
+    "make_batch",
+    "make_config",
+    "make_packed_batch",
+    "make_tokens",
 ]

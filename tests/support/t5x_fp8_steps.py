@@ -39,7 +39,7 @@ SIZES: dict[str, Any] = {
 }
 
 
-def batch(step: int) -> dict[str, Any]:
+def make_batch(step: int) -> dict[str, Any]:
     """A batch of sequences that count up from a random start: something to learn."""
     drawn = np.random.default_rng(step)
     rows = (drawn.integers(3, 250, (BATCH, 1)) + np.arange(LENGTH)).astype(np.int32)
@@ -50,7 +50,7 @@ def batch(step: int) -> dict[str, Any]:
     }
 
 
-def guesses(step: int) -> dict[str, Any]:
+def make_random_walks(step: int) -> dict[str, Any]:
     """A batch of walks over 32 tokens with steps of 1, 2 or 3 at random: as of text, no model knows the next token, and 1.03 nats of loss remain.
 
     Runs that learn to the end differ by what chance makes of rounding; here they come to the same.
@@ -74,20 +74,20 @@ def guesses(step: int) -> dict[str, Any]:
     }
 
 
-def decaying(step: Any) -> Any:
+def decay_learning_rate(step: Any) -> Any:
     return 0.003 * jnp.minimum(1.0, step / 20) * (1 - step / LEARNING)
 
 
 @functools.cache
-def variables(fp8: str) -> Any:
+def initialize_variables(fp8: str) -> Any:
     """The first parameters, which no other switch changes, and the FP8 state."""
     made = network.Transformer(network.T5Config(**SIZES, fp8=fp8))
-    return _model(made).get_initial_variables(
+    return _make_model(made).get_initial_variables(
         jax.random.key(0), SHAPES, dict.fromkeys(SHAPES, jnp.int32)
     )
 
 
-def _model(module: Any) -> Any:
+def _make_model(module: Any) -> Any:
     return model.EncoderDecoderModel(
         module=module,
         input_vocabulary=VOCABULARY,
@@ -96,7 +96,7 @@ def _model(module: Any) -> Any:
     )
 
 
-def trainer(
+def make_trainer(
     microbatches: int = 1,
     devices: int = 1,
     gradient_dtype: str | None = None,
@@ -104,7 +104,7 @@ def trainer(
     **switches: Any,
 ) -> Trainer:
     settings = network.T5Config(**{**SIZES, "dtype": "float32", "fp8": "xla", **switches})
-    made = _model(network.Transformer(settings))
+    made = _make_model(network.Transformer(settings))
     partitioner = PjitPartitioner(1, devices=jax.devices()[:devices])
     initializer = utils.TrainStateInitializer(
         made.optimizer_def,
@@ -116,7 +116,7 @@ def trainer(
     return Trainer(
         model=made,
         train_state=train_state.FlaxOptimTrainState.create(
-            made.optimizer_def, jax.tree.map(jnp.copy, variables(settings.fp8))
+            made.optimizer_def, jax.tree.map(jnp.copy, initialize_variables(settings.fp8))
         ),
         partitioner=partitioner,
         eval_names=[],
@@ -129,7 +129,7 @@ def trainer(
     )
 
 
-def run(made: Trainer, steps: int, batch: Any = batch) -> list[float]:
+def train_steps(made: Trainer, steps: int, batch: Any = make_batch) -> list[float]:
     losses = []
     for step in range(steps):
         made.train_state, metrics = made._partitioned_train_step(made.train_state, batch(step))
@@ -137,7 +137,7 @@ def run(made: Trainer, steps: int, batch: Any = batch) -> list[float]:
     return losses
 
 
-def state(made: Trainer) -> dict[str, Any]:
+def summarize_fp8_state(made: Trainer) -> dict[str, Any]:
     """The FP8 state: all scales, and of histories the newest two values and whether the rest is still empty."""
     flat = traverse_util.flatten_dict(
         flax.core.unfreeze(made.train_state.flax_mutables[fp8.COLLECTION]), sep="/"
@@ -170,15 +170,21 @@ def main(what: str) -> None:
     if what == "state":
         found: dict[str, Any] = {}
         for name, how in STEPS.items():
-            made = trainer(**how)
-            losses = run(made, 2)
-            found[name] = {"losses": losses, "state": state(made)}
+            made = make_trainer(**how)
+            losses = train_steps(made, 2)
+            found[name] = {"losses": losses, "state": summarize_fp8_state(made)}
     else:
         found = {
-            kind: run(
-                trainer(rate=decaying, dtype="bfloat16", fuse_qkv=True, scan_layers=True, fp8=kind),
+            kind: train_steps(
+                make_trainer(
+                    rate=decay_learning_rate,
+                    dtype="bfloat16",
+                    fuse_qkv=True,
+                    scan_layers=True,
+                    fp8=kind,
+                ),
                 LEARNING,
-                guesses,
+                make_random_walks,
             )
             for kind in ("off", "xla")
         }

@@ -78,7 +78,7 @@ class Ran:
     @property
     def hyper(self) -> dict[str, str]:
         """The hyper-parameters of Pax's last program."""
-        return hyper(self.argv)
+        return read_fiddle_settings(self.argv)
 
     @property
     def said(self) -> list[str]:
@@ -187,17 +187,17 @@ def make_place(tmp_path: Path) -> Place:
     return made
 
 
-def bindings(ran: Ran) -> dict[str, str]:
+def read_gin_bindings(ran: Ran) -> dict[str, str]:
     words = [word.removeprefix("--gin.") for word in ran.argv if word.startswith("--gin.")]
     return dict(word.split("=", 1) for word in words)
 
 
-def hyper(argv: list[str]) -> dict[str, str]:
+def read_fiddle_settings(argv: list[str]) -> dict[str, str]:
     words = [word.removeprefix("--fdl.") for word in argv if word.startswith("--fdl.")]
     return dict(word.split("=", 1) for word in words)
 
 
-def checkpoints(place: Place, *steps: str, name: str = "pre") -> Path:
+def make_checkpoint_folder(place: Place, *steps: str, name: str = "pre") -> Path:
     folder = place.work / name
     for step in steps:
         (folder / f"checkpoint_{step}").mkdir(parents=True)
@@ -205,7 +205,7 @@ def checkpoints(place: Place, *steps: str, name: str = "pre") -> Path:
     return folder
 
 
-def snapshot(folder: Path) -> dict[str, str]:
+def read_text_files(folder: Path) -> dict[str, str]:
     return {
         str(path.relative_to(folder)): path.read_text()
         for path in folder.rglob("*")

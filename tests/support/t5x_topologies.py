@@ -34,7 +34,7 @@ CONFIG = network.T5Config(
 ALL: dict[str, Any] = {"devices": 4, "tensor": 2, "microbatches": 2, "fsdp": True}
 
 
-def batch(step: int, rows: int) -> dict[str, Any]:
+def make_batch(step: int, rows: int) -> dict[str, Any]:
     """Return the batch of a step, whose target lengths differ from row to row."""
     drawn = np.random.default_rng(step)
     made = {name: drawn.integers(3, 300, (rows, LENGTH)).astype(np.int32) for name in NAMES}
@@ -113,7 +113,7 @@ class Run:
                         self.partitioner.mesh, self.partitioner.data_partition_spec
                     ),
                 )
-                for key, value in batch(step, self.rows).items()
+                for key, value in make_batch(step, self.rows).items()
             }
             self.trainer.train_state, metrics = self.trainer._partitioned_train_step(
                 self.trainer.train_state, rows
@@ -133,7 +133,7 @@ class Run:
         return jax.device_get(self.trainer.train_state.params)
 
 
-def apart(left: Any, right: Any) -> float:
+def largest_difference(left: Any, right: Any) -> float:
     """Return the largest difference of two trees' values."""
     return max(
         float(np.max(np.abs(one - other)))
@@ -156,7 +156,7 @@ def main(folder: str) -> None:
             f"{folder}/{dtype}", 4, microbatches=2, fsdp=True, start=start, gradient_dtype=dtype
         )
         found[dtype] = other.steps(SAVED_AT + 2)
-        found[f"apart {dtype}"] = apart(other.params(), plain.params())
+        found[f"apart {dtype}"] = largest_difference(other.params(), plain.params())
     found["tensor"] = Run(f"{folder}/tensor", **ALL, start=start, gradient_dtype="float32").steps(
         SAVED_AT + 2
     )

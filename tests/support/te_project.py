@@ -76,14 +76,14 @@ class Te:
         return cache
 
 
-def need(architecture: str = "amd64") -> None:
+def need_compiler(architecture: str = "amd64") -> None:
     """Skip, loudly, where there is no g++ for that architecture, or no dpkg."""
-    for program in ("dpkg-deb", _program(architecture)):
+    for program in ("dpkg-deb", _name_compiler(architecture)):
         if not shutil.which(program):
             pytest.skip(f"NOT CHECKED: no {program} is on PATH")
 
 
-def _program(architecture: str) -> str:
+def _name_compiler(architecture: str) -> str:
     return (
         "g++"
         if {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine()) == architecture
@@ -91,7 +91,7 @@ def _program(architecture: str) -> str:
     )
 
 
-def make(
+def make_project(
     root: Path, index: Index, architecture: str = "amd64", sources: Mapping[str, str] = SOURCES
 ) -> Te:
     """All of it below `root`, its packages on the index."""
@@ -107,7 +107,7 @@ def make(
             tag,
             {
                 "nvidia/cu13/include/cuda.h": b"",
-                "nvidia/cu13/lib/libcudart.so.13": _library(
+                "nvidia/cu13/lib/libcudart.so.13": _compile_library(
                     made, architecture, "libcudart.so.13", "cudaFree"
                 ),
             },
@@ -116,7 +116,7 @@ def make(
             tag,
             {
                 "nvidia/nccl/include/nccl.h": b"",
-                "nvidia/nccl/lib/libnccl.so.2": _library(
+                "nvidia/nccl/lib/libnccl.so.2": _compile_library(
                     made, architecture, "libnccl.so.2", "ncclGroupStart"
                 ),
             },
@@ -131,7 +131,7 @@ def make(
         "transformer-engine-cu13": (tag, {"transformer_engine/x": b""}),
     }
     pins = {
-        name: Pin(name, "1", "", (index.add(name, _wheel(made, name, tag, files)),))
+        name: Pin(name, "1", "", (index.add(name, _write_wheel(made, name, tag, files)),))
         for name, (tag, files) in packages.items()
     }
     locks = {
@@ -143,8 +143,8 @@ def make(
         (root / f"locks/{path}.txt").write_text(
             "".join(pins[name].requirement_lines() for name in names)
         )
-    sdist = index.add("transformer-engine-jax", _sdist(made, sources))
-    deb = _deb(root / "debs", made, architecture)
+    sdist = index.add("transformer-engine-jax", _write_sdist(made, sources))
+    deb = _write_deb(root / "debs", made, architecture)
     (root / header_packages.FILE).write_text(
         header_packages.render_lock({("3.13", architecture): deb})
     )
@@ -163,7 +163,7 @@ transformer-engine: {{version: "{VERSION}", sha256: "{sdist}", lines: [l], accel
     return Te(root, index)
 
 
-def _wheel(folder: Path, name: str, tag: str, files: Mapping[str, bytes]) -> Path:
+def _write_wheel(folder: Path, name: str, tag: str, files: Mapping[str, bytes]) -> Path:
     module = name.replace("-", "_")
     info, path = f"{module}-1.dist-info", folder / f"{module}-1-{tag}.whl"
     with zipfile.ZipFile(path, "w") as archive:
@@ -179,7 +179,7 @@ def _wheel(folder: Path, name: str, tag: str, files: Mapping[str, bytes]) -> Pat
     return path
 
 
-def _sdist(folder: Path, sources: Mapping[str, str]) -> Path:
+def _write_sdist(folder: Path, sources: Mapping[str, str]) -> Path:
     top = f"transformer_engine_jax-{VERSION}"
     files = {
         "PKG-INFO": PKG_INFO,
@@ -199,13 +199,13 @@ def _sdist(folder: Path, sources: Mapping[str, str]) -> Path:
     return path
 
 
-def _library(folder: Path, architecture: str, name: str, function: str) -> bytes:
+def _compile_library(folder: Path, architecture: str, name: str, function: str) -> bytes:
     """A shared library of one function."""
     source, out = folder / f"{name}.c", folder / name
     source.write_text(f'extern "C" int {function}() {{ return 0; }}\n')
     subprocess.run(
         [
-            _program(architecture),
+            _name_compiler(architecture),
             "-x",
             "c++",
             "-shared",
@@ -220,7 +220,7 @@ def _library(folder: Path, architecture: str, name: str, function: str) -> bytes
     return out.read_bytes()
 
 
-def _deb(into: Path, folder: Path, architecture: str) -> Deb:
+def _write_deb(into: Path, folder: Path, architecture: str) -> Deb:
     """Debian's package of headers, as small as it can be, in `into` under its sha256."""
     tree, triplet = folder / "deb", header_packages.TRIPLETS[architecture]
     files = {
@@ -252,7 +252,7 @@ def _deb(into: Path, folder: Path, architecture: str) -> Deb:
     )
 
 
-def note(wheel: Path) -> dict[str, object]:
+def read_build_note(wheel: Path) -> dict[str, object]:
     """What a wheel says of how it was made."""
     with zipfile.ZipFile(wheel) as archive:
         known: dict[str, object] = json.loads(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def serving(answers: Mapping[str, tuple[int, str]], *, missing: int = 0) -> Iterator[str]:
+def serve_answers(answers: Mapping[str, tuple[int, str]], *, missing: int = 0) -> Iterator[str]:
     """Yields its address; a path that is not among `answers` is 404. `missing` bytes of each are promised and do not come."""
 
     class Handler(http.server.BaseHTTPRequestHandler):

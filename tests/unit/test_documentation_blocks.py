@@ -90,7 +90,7 @@ def test_commands_have_the_options_that_blocks_use() -> None:
     for block in of_language("bash"):
         if "fails with" in block.comment:
             continue
-        found = documentation_commands.problems(block.text)
+        found = documentation_commands.find_problems(block.text)
         wrong += [f"{block.where}: {problem}" for problem in found]
     assert not wrong, "\n".join(wrong)
 
@@ -207,7 +207,7 @@ for n in 1 2; do rosetta te; done
     ],
 )
 def test_valid_commands_pass(text: str) -> None:
-    assert documentation_commands.problems(text) == []
+    assert documentation_commands.find_problems(text) == []
 
 
 @pytest.mark.parametrize(
@@ -228,4 +228,4 @@ def test_valid_commands_pass(text: str) -> None:
     ],
 )
 def test_invalid_commands_are_found(text: str) -> None:
-    assert len(documentation_commands.problems(text)) == 1
+    assert len(documentation_commands.find_problems(text)) == 1

@@ -75,11 +75,11 @@ def test_a_broken_page_leaves_the_site_as_it_was(checkout: Context) -> None:
         ("A list:\n- one", "docs/index.md"),
     ):
         page.write_text(f"{good}\n{text}\n")
-        with errors.refused(errors.INVALID, value=1, where=where):
+        with errors.expect_user_error(errors.INVALID, value=1, where=where):
             _build(checkout)
     page.write_text(good)
     (checkout.root / "docs/new.md").write_text("# New\n")
-    with errors.refused(errors.INVALID, value=1, where="docs/new.md"):
+    with errors.expect_user_error(errors.INVALID, value=1, where="docs/new.md"):
         _build(checkout)
     assert (folder / "index.html").read_bytes() == before
 
@@ -88,10 +88,10 @@ def test_a_folder_of_others_and_the_pages_themselves_are_left_alone(checkout: Co
     thesis = checkout.root.parent / "site/thesis.tex"
     thesis.parent.mkdir()
     thesis.write_text("years of work")
-    with errors.refused(errors.EXISTS, where=thesis.parent):
+    with errors.expect_user_error(errors.EXISTS, where=thesis.parent):
         _build(checkout)
     assert thesis.read_text() == "years of work"
-    with errors.refused(errors.INVALID, where="--site"):
+    with errors.expect_user_error(errors.INVALID, where="--site"):
         site_build.build(checkout, checkout.root / "docs/site", "")
 
 
@@ -100,6 +100,6 @@ def test_without_the_tool_offline_says_what_to_do(
 ) -> None:
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     bare = Context(checkout.root, checkout.manifest_path, Cache(tmp_path / "cache"), offline=True)
-    with errors.refused(errors.MISSING, remedy="--offline"):
+    with errors.expect_user_error(errors.MISSING, remedy="--offline"):
         _build(bare)
     assert not (tmp_path / "site").exists()

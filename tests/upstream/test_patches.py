@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from builder.upstream import overlay, patch_refresh, patch_series, patched_source
-from tests.support.shipped_sources import SHIPPED, pinned
+from tests.support.shipped_sources import SHIPPED, need_pinned_source
 
 pytestmark = pytest.mark.upstream
 
 
 @pytest.mark.parametrize("name", SHIPPED.sources)
 def test_every_patch_and_every_overlaid_file_applies(name: str) -> None:
-    source, pin = SHIPPED.source(name), pinned(name)
+    source, pin = SHIPPED.source(name), need_pinned_source(name)
     found = patched_source.survey_patches(
         pin, patch_series.load_patches(source.patches), overlay.load_overlay(source.overlay)
     )
@@ -28,7 +28,7 @@ def test_every_patch_and_every_overlaid_file_applies(name: str) -> None:
 @pytest.mark.parametrize("name", SHIPPED.sources)
 def test_the_patches_are_as_git_writes_them(name: str) -> None:
     stale, _ = patch_refresh.find_stale_patches(
-        pinned(name), patch_series.load_patches(SHIPPED.source(name).patches)
+        need_pinned_source(name), patch_series.load_patches(SHIPPED.source(name).patches)
     )
     assert [patch.name for patch in stale] == []
 

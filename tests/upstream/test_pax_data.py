@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import required_modules
 
-seqio_input = required_modules.need("praxis", "paxml", "paxml.seqio_input")
+seqio_input = required_modules.need_modules("praxis", "paxml", "paxml.seqio_input")
 
 import fiddle as fdl
 import jax
@@ -105,7 +105,7 @@ def ours(data: str, objective: str, rows: int, **more: Any) -> Any:
 
 
 def test_windows_of_running_text(tmp_path: Path) -> None:
-    made = ours(corpora.text(tmp_path, DOCS, files=1), "lm", 4)
+    made = ours(corpora.write_text_files(tmp_path, DOCS, files=1), "lm", 4)
     tokens = [[int(one) for one in row if one] for row in made.labels]
     same(
         made,
@@ -116,7 +116,7 @@ def test_windows_of_running_text(tmp_path: Path) -> None:
 
 
 def test_packed_documents(tmp_path: Path) -> None:
-    data = corpora.text(tmp_path, DOCS, files=1)
+    data = corpora.write_text_files(tmp_path, DOCS, files=1)
     made = inputs.Input(
         name="ours", is_training=True, data=data, batch_size=1, seq_len=LENGTH, packed=True
     ).get_next()
@@ -151,7 +151,7 @@ def test_lambada(tmp_path: Path) -> None:
 
 def test_boolq_with_a_sentencepiece_vocabulary(tmp_path: Path) -> None:
     tasks = pytest.importorskip("paxml.contrib.gpu.scripts_gpu.tasks")
-    words = corpora.text(
+    words = corpora.write_text_files(
         tmp_path / "t",
         [
             f"{record['passage']} yes no question: {record['question']}? answer:"
@@ -186,7 +186,7 @@ def test_boolq_with_a_sentencepiece_vocabulary(tmp_path: Path) -> None:
 
 
 def test_lambadas_accuracy_is_what_counting_by_hand_gives(tmp_path: Path) -> None:
-    required_modules.need("praxis.contrib.gpu.scripts_gpu.models")
+    required_modules.need_modules("praxis.contrib.gpu.scripts_gpu.models")
     from praxis import base_hyperparams, base_layer
 
     from rosetta.pax import configs

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import required_modules
 
-required_modules.need("jax", "paxml")
+required_modules.need_modules("jax", "paxml")
 
 import fiddle as fdl
 import jax
@@ -19,7 +19,7 @@ from absl import flags
 
 from rosetta.pax import configs
 from tests.support import pax_training
-from tests.support.shipped_sources import pinned
+from tests.support.shipped_sources import need_pinned_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ EXPLAINED = {
 @pytest.fixture(scope="module")
 def upstream(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Upstream's own configs.py at its pin, which the overlay stands in for in what we ship."""
-    pin = pinned("paxml")
+    pin = need_pinned_source("paxml")
     path = tmp_path_factory.mktemp("upstream") / "upstream_configs.py"
     path.write_text(pin.git.text("show", f"{pin.commit}:paxml/contrib/gpu/scripts_gpu/configs.py"))
     spec = importlib.util.spec_from_file_location(path.stem, path)

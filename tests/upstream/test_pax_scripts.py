@@ -129,7 +129,7 @@ def _weights(run: Path, step: int) -> dict[str, np.ndarray[Any, Any]]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder = tmp_path_factory.mktemp("pax")
-    text = corpora.sentences(1500, words=3000)
+    text = corpora.make_sentences(1500, words=3000)
     (folder / "corpus.txt").write_text("\n".join(text))
     # Each answer is frequent enough to get a piece of its own.
     answers = [f"{sentence} {word} {word}" for sentence in text for word in ("yes", "no")]

@@ -12,7 +12,7 @@ import pytest
 
 from builder.core import cache_folder
 from builder.upstream import source_lock
-from tests.support.shipped_sources import ROOT, SHIPPED, pinned
+from tests.support.shipped_sources import ROOT, SHIPPED, need_pinned_source
 
 pytestmark = pytest.mark.upstream
 
@@ -85,7 +85,7 @@ def _made(
 
 @pytest.mark.parametrize("name", [name for name, source in SHIPPED.sources.items() if source.git])
 def test_the_same_everywhere(name: str, tmp_path: Path) -> None:
-    pinned(name)  # or say that it cannot be tested
+    need_pinned_source(name)  # or say that it cannot be tested
     mirror = cache_folder.default_root() / "git"
     first = _made(name, tmp_path / "a", mirror, "022", TZ="Pacific/Kiritimati", LC_ALL="C")
     second = _made(

@@ -161,7 +161,7 @@ class Trainer:
 
 @pytest.fixture(scope="module", name="slurm")
 def slurm_() -> Iterator[Slurm]:
-    made = slurm_cluster.start()
+    made = slurm_cluster.start_cluster()
     yield made
     made.stop()
 
@@ -172,7 +172,7 @@ def trainer_(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     if not found or not found.submodule_search_locations:
         pytest.skip(f"NOT TESTED: needs a baked environment of {request.param}")
     work = tmp_path_factory.mktemp(request.param)
-    text = corpora.sentences(1500)
+    text = corpora.make_sentences(1500)
     (work / "corpus.txt").write_text("\n".join(text))
     (work / "run.gin").write_text(GIN)
     (work / "bin").mkdir()
@@ -257,7 +257,7 @@ def _reach(slurm: Slurm, trainer: Trainer, number: str, run: Trained, step: int)
         assert slurm.state(number) in {"PENDING", "RUNNING"}, trainer.said(number)
         return bool(run.saved()) and max(run.losses(), default=0) >= step
 
-    slurm_cluster.wait(there, 600, lambda: trainer.said(number))
+    slurm_cluster.wait_until(there, 600, lambda: trainer.said(number))
 
 
 def test_a_lost_node_costs_what_came_after_the_last_checkpoint(
@@ -267,7 +267,9 @@ def test_a_lost_node_costs_what_came_after_the_last_checkpoint(
     run = trainer.trained("lost")
     _reach(slurm, trainer, number, run, 2 * SAVED)
     slurm.lose("n2")
-    slurm_cluster.wait(lambda: slurm.state(number) == "PENDING", 300, lambda: trainer.said(number))
+    slurm_cluster.wait_until(
+        lambda: slurm.state(number) == "PENDING", 300, lambda: trainer.said(number)
+    )
     reached = max(run.losses())
     assert reached < STEPS, "it was done before it was lost: train for longer"
     slurm.start("n2")

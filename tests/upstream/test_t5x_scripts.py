@@ -130,7 +130,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
         ignore=shutil.ignore_patterns("__pycache__", "testdata"),
     )
     shutil.copytree(ROOT / "overlay" / "t5x" / "t5x", folder / "tree" / "t5x", dirs_exist_ok=True)
-    text = corpora.sentences(1500, words=3000)
+    text = corpora.make_sentences(1500, words=3000)
     (folder / "corpus.txt").write_text("\n".join(text))
     with (folder / "mnli.jsonl").open("w") as mnli, (folder / "squad.jsonl").open("w") as squad:
         for number, line in enumerate(text[:24]):

@@ -69,7 +69,7 @@ def test_unknown_verb_option_and_distribution(capsys: pytest.CaptureFixture[str]
     document = json.loads(capsys.readouterr().out)
     assert document["ok"] is False
     error = errors.from_document(document)
-    errors.check(error, errors.UNKNOWN, where="--distribution", value="t6x", remedy="pax-1.4")
+    errors.check_error(error, errors.UNKNOWN, where="--distribution", value="t6x", remedy="pax-1.4")
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_a_linked_environment_is_used_as_it_is(tmp_path: Path) -> None:
         == tmp_path / ".venv" / "bin" / "python"
     )
     python.unlink()
-    with errors.refused(errors.MISSING):
+    with errors.expect_user_error(errors.MISSING):
         bootstrap._ensure_environment(tmp_path, offline=True)
 
 
@@ -336,7 +336,7 @@ def test_a_number_that_was_refused_is_one_in_the_document(
     error = UserError("too many", "--jobs", "give fewer", kind=errors.TOO_BIG, value=300)
     assert cli._print_error("build", error, exit_status.USER_ERROR, as_json=True) == 2
     shown = errors.from_document(json.loads(capsys.readouterr().out))
-    errors.check(shown, errors.TOO_BIG, where="--jobs", value=300)
+    errors.check_error(shown, errors.TOO_BIG, where="--jobs", value=300)
 
 
 def test_an_error_is_one_line_and_controls_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -266,7 +266,7 @@ def test_a_wrong_command_line(baked: Path, words: list[str]) -> None:
 def test_a_misspelt_word_gets_a_suggestion(
     capsys: pytest.CaptureFixture[str], words: list[str], where: str, value: str, remedy: str
 ) -> None:
-    with errors.reported(errors.UNKNOWN, where=where, value=value, remedy=remedy):
+    with errors.expect_reported_error(errors.UNKNOWN, where=where, value=value, remedy=remedy):
         assert cli.main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{where}: ")

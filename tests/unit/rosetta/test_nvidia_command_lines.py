@@ -109,8 +109,8 @@ _SQUAD: dict[str, list[bytes]] = {
     name: [b"a"] for name in ("id", "context", "question", "answers/text")
 }
 RECORDS = {
-    "glue/mnli": corpora.example(premise=[b"a"], hypothesis=[b"b"], label=[1], idx=[0]),
-    "squad/v1.1": corpora.example(answers_start=[0], **_SQUAD),
+    "glue/mnli": corpora.encode_example(premise=[b"a"], hypothesis=[b"b"], label=[1], idx=[0]),
+    "squad/v1.1": corpora.encode_example(answers_start=[0], **_SQUAD),
 }
 
 
@@ -152,8 +152,8 @@ def place_(tmp_path: Path) -> Path:
             ("boolq", "1.0.0"),
         ):
             splits = ("train", "validation", "validation_matched", "validation_mismatched", "test")
-            record = RECORDS.get(name, corpora.example(text=[b"x"]))
-            corpora.tfds(
+            record = RECORDS.get(name, corpora.encode_example(text=[b"x"]))
+            corpora.write_tfds_folder(
                 root / "datasets", name, {split: [[record] * 8] for split in splits}, version
             )
     (home / "workspace" / "small" / "checkpoint_1000").mkdir(parents=True)

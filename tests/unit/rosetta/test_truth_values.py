@@ -110,7 +110,7 @@ def test_every_word_for_on_and_off_means_the_same(
 ) -> None:
     support = t5x_scripts if command.startswith("t5x") else pax_scripts
     place = support.make_place(tmp_path)
-    t5x_scripts.checkpoints(place, "5")
+    t5x_scripts.make_checkpoint_folder(place, "5")
 
     def run(word: str) -> Any:
         return WAYS[way](place, command, name, word)

@@ -18,7 +18,7 @@ from builder.images import image_settings
 from builder.images.oci import blob_compression, layout
 from builder.pipeline.build_context import LAYERS, render_build_command, render_labels
 from tests.support import container_engines, errors, image_bases, small_distribution
-from tests.support.package_index import serving
+from tests.support.package_index import serve_index
 from tests.support.small_distribution import ROOT, Chain
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ RECIPES = {"t5x": ROOT / "Dockerfile.t5x", "pax": ROOT / "Dockerfile.pax"}
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Chain]:
-    with serving() as index:
-        made = small_distribution.make(tmp_path, index)
-        status, _, stderr = image_bases.images(made, "--platform", f"linux/{image_bases.OWN}")
+    with serve_index() as index:
+        made = small_distribution.make_distribution(tmp_path, index)
+        status, _, stderr = image_bases.build_image(made, "--platform", f"linux/{image_bases.OWN}")
         assert status == 0, stderr
         yield made
 
@@ -134,7 +134,7 @@ def test_a_foreign_folder_is_refused(chain: Chain) -> None:
     (folder / "mine").touch()
     status, document, _ = _context(chain, folder)
     assert status == 2
-    errors.check(errors.from_document(document), errors.EXISTS, where=folder)
+    errors.check_error(errors.from_document(document), errors.EXISTS, where=folder)
     assert (folder / "mine").exists()
 
 
@@ -195,12 +195,12 @@ def test_the_recipe_sets_what_the_image_sets(name: str) -> None:
 @pytest.mark.parametrize("name", ["docker", "buildah"])
 def test_an_engine_makes_the_same_content_of_the_recipe(chain: Chain, name: str) -> None:
     """The layers that the engine's COPY steps add, against those that the builder wrote: every path, mode, owner, target and byte."""
-    engine = container_engines.needed(name, builds=True)
+    engine = container_engines.need_engine(name, builds=True)
     folder = chain.folder / "context"
     status, _, stderr = _context(chain, folder)
     assert status == 0, stderr
     place = chain.folder / "zstd"
-    status, _, stderr = image_bases.images(
+    status, _, stderr = image_bases.build_image(
         chain,
         "--platform",
         f"linux/{image_bases.OWN}",
@@ -212,7 +212,7 @@ def test_an_engine_makes_the_same_content_of_the_recipe(chain: Chain, name: str)
     image, wanted = _of_image(place)
     base, tag = "localhost/rosetta-test-context:base", "localhost/rosetta-test-context:made"
     try:
-        container_engines.take(engine, chain.folder / "base-layout", base, image_bases.OWN)
+        container_engines.import_layout(engine, chain.folder / "base-layout", base, image_bases.OWN)
         argv = (
             ["docker", "build"]
             if name == "docker"

@@ -17,7 +17,7 @@ from builder.core.cache import Cache
 from builder.images.oci import layer, layout, oci_documents
 from builder.images.oci.tar_entry import Entry
 from tests.support import container_engines, image_bases, small_distribution
-from tests.support.package_index import serving
+from tests.support.package_index import serve_index
 from tests.support.small_distribution import ROOT, Chain
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Chain]:
-    with serving() as index:
-        made = small_distribution.make(tmp_path, index)
-        status, _, stderr = image_bases.images(made)
+    with serve_index() as index:
+        made = small_distribution.make_distribution(tmp_path, index)
+        status, _, stderr = image_bases.build_image(made)
         assert status == 0, stderr
         yield made
 
@@ -232,14 +232,14 @@ def test_what_is_no_image_of_ours(chain: Chain) -> None:
 
 @pytest.mark.parametrize("name", ["docker", "buildah"])
 def test_an_image_in_an_engine(chain: Chain, name: str) -> None:
-    engine = container_engines.needed(name)
+    engine = container_engines.need_engine(name)
     tag = f"localhost/rosetta-test-reproduce:{chain.folder.name.replace('[', '-').replace(']', '')}".lower()
     own = ("--platform", f"linux/{image_bases.OWN}", "--engine", name)
     for variable in ("DOCKER_HOST", "DOCKER_CONFIG"):
         if value := os.environ.get(variable):
             chain.extra[variable] = value
     try:
-        status, document, stderr = image_bases.images(chain, *own, output=f"image:{tag}")
+        status, document, stderr = image_bases.build_image(chain, *own, output=f"image:{tag}")
         assert status == 0, stderr
         status, document, stderr = _reproduce(chain, tag, "--engine", name)
         assert status == 0, (document, stderr)

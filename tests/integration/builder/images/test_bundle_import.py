@@ -20,14 +20,14 @@ from builder.images.oci import layout
 from tests.support import image_registry
 from tests.support.image_bundle import (
     NAME,
-    biggest,
-    files,
+    find_biggest_blob,
     index_,
-    listing,
-    older,
-    run,
+    list_names,
+    make_older_image,
+    read_files,
+    run_importer,
     site_,
-    tool,
+    write_tool,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _flip(where: Path, data: bytes) -> None:
 
 
 def _renamed(where: Path) -> None:
-    blob = biggest(where)
+    blob = find_biggest_blob(where)
     other = hashlib.sha256(b"another").hexdigest()
     sums = (where / "SHA256SUMS").read_text(encoding="ascii")
     (where / "SHA256SUMS").write_text(
@@ -56,9 +56,13 @@ def _renamed(where: Path) -> None:
 
 
 FAULTS: dict[str, Callable[[Path], object]] = {
-    "a flipped byte": lambda where: _flip(biggest(where), biggest(where).read_bytes()),
-    "a truncated blob": lambda where: biggest(where).write_bytes(biggest(where).read_bytes()[:-1]),
-    "a missing blob": lambda where: biggest(where).unlink(),
+    "a flipped byte": lambda where: _flip(
+        find_biggest_blob(where), find_biggest_blob(where).read_bytes()
+    ),
+    "a truncated blob": lambda where: find_biggest_blob(where).write_bytes(
+        find_biggest_blob(where).read_bytes()[:-1]
+    ),
+    "a missing blob": lambda where: find_biggest_blob(where).unlink(),
     "a missing bundle.json": lambda where: (where / "bundle.json").unlink(),
     "no SHA256SUMS": lambda where: (where / "SHA256SUMS").unlink(),
     "a cut SHA256SUMS": lambda where: (where / "SHA256SUMS").write_bytes(
@@ -85,7 +89,7 @@ def test_a_broken_bundle_is_refused_before_anything_is_touched(
     FAULTS[fault](site / "bundle")
     tools = tmp_path / "tools"
     for name in ("docker", "podman", "apptainer", "enroot"):
-        tool(tools, name, f"echo called >> {tmp_path}/called")
+        write_tool(tools, name, f"echo called >> {tmp_path}/called")
     for arguments in (
         ("check",),
         ("docker",),
@@ -94,10 +98,10 @@ def test_a_broken_bundle_is_refused_before_anything_is_touched(
         ("apptainer", "out.sif"),
         ("enroot", "out.sqsh"),
     ):
-        done = run(site, *arguments, path=tools)
+        done = run_importer(site, *arguments, path=tools)
         assert done.returncode == 1, done.stderr
         assert "copy" in done.stderr
-    assert listing(site) == ["bundle"]
+    assert list_names(site) == ["bundle"]
     assert not (tmp_path / "called").exists()
 
 
@@ -137,19 +141,19 @@ def test_a_tool_that_is_missing_is_named(site: Path, tmp_path: Path, missing: st
 
 
 def test_a_layout_of_all_and_of_one(site: Path, index: Index) -> None:
-    assert run(site, "oci", "all").returncode == 0
+    assert run_importer(site, "oci", "all").returncode == 0
     assert layout.read_layout(site / "all").index.document == index.document
-    assert run(site, "--arch", "arm64", "oci", "one").returncode == 0
+    assert run_importer(site, "--arch", "arm64", "oci", "one").returncode == 0
     one = layout.read_layout(site / "one")
     assert [image.architecture for image in one.index.images] == ["arm64"]
     assert one.index.images[0].digest == index.images[1].digest
-    before = files(site / "one")
-    done = run(site, "oci", "one")
+    before = read_files(site / "one")
+    done = run_importer(site, "oci", "one")
     assert (done.returncode, "one " in done.stderr) == (1, True)
-    assert files(site / "one") == before
-    assert run(site, "oci", "bundle/inside").returncode == 1
-    assert run(site, "check").returncode == 0
-    assert listing(site) == ["all", "bundle", "one"]
+    assert read_files(site / "one") == before
+    assert run_importer(site, "oci", "bundle/inside").returncode == 1
+    assert run_importer(site, "check").returncode == 0
+    assert list_names(site) == ["all", "bundle", "one"]
 
 
 @pytest.mark.parametrize(
@@ -167,15 +171,17 @@ def test_a_layout_of_all_and_of_one(site: Path, index: Index) -> None:
     ],
 )
 def test_wrong_usage_is_status_2(site: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    done = run(site, *arguments, path=tool(tmp_path / "tools", "docker", "exit 9"))
+    done = run_importer(site, *arguments, path=write_tool(tmp_path / "tools", "docker", "exit 9"))
     assert done.returncode == 2
     assert "usage:" in done.stderr
-    assert listing(site) == ["bundle"]
+    assert list_names(site) == ["bundle"]
 
 
 def test_an_architecture_that_is_not_there(cache: Cache, tmp_path: Path) -> None:
-    offline_bundle.write_bundle(cache, image_registry.image(cache), tmp_path / "bundle", name=NAME)
-    done = run(tmp_path, "--arch", "arm64", "oci", "out")
+    offline_bundle.write_bundle(
+        cache, image_registry.make_image(cache), tmp_path / "bundle", name=NAME
+    )
+    done = run_importer(tmp_path, "--arch", "arm64", "oci", "out")
     assert done.returncode == 1
     assert re.search(r"arm64.*amd64", done.stderr)
 
@@ -184,7 +190,7 @@ def test_an_architecture_that_is_not_there(cache: Cache, tmp_path: Path) -> None
 def test_an_import_killed_midway_is_finished_by_the_next(
     site: Path, index: Index, tmp_path: Path, how: signal.Signals
 ) -> None:
-    tools = tool(
+    tools = write_tool(
         tmp_path / "tools",
         "cp",
         f'echo x >> {tmp_path}/copies; [ $(wc -l < {tmp_path}/copies) -lt 3 ] || {{ touch {tmp_path}/now; sleep 2; }}; exec /bin/cp "$@"',
@@ -202,23 +208,23 @@ def test_an_import_killed_midway_is_finished_by_the_next(
             time.sleep(0.01)
         os.killpg(started.pid, how)
         assert started.wait() != 0
-    assert "out" not in listing(site)
+    assert "out" not in list_names(site)
     if how != signal.SIGKILL:
-        assert listing(site) == ["bundle"]
-    assert run(site, "oci", "out").returncode == 0
+        assert list_names(site) == ["bundle"]
+    assert run_importer(site, "oci", "out").returncode == 0
     assert layout.read_layout(site / "out").index.document == index.document
-    assert listing(site) == ["bundle", "out"]
+    assert list_names(site) == ["bundle", "out"]
 
 
 def test_apptainer_is_given_a_layout_of_one_architecture(
     site: Path, index: Index, tmp_path: Path
 ) -> None:
-    tools = tool(
+    tools = write_tool(
         tmp_path / "tools",
         "apptainer",
         f'printf "%s\\n" "$@" > {tmp_path}/said; [ -d "$APPTAINER_TMPDIR" ] || exit 9; cp -rL layout {tmp_path}/given; echo made > "$2"',
     )
-    done = run(site, "--arch", "amd64", "apptainer", "my image.sif", path=tools)
+    done = run_importer(site, "--arch", "amd64", "apptainer", "my image.sif", path=tools)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "said").read_text(encoding="utf-8").split() == [
         "build",
@@ -227,19 +233,19 @@ def test_apptainer_is_given_a_layout_of_one_architecture(
     ]
     given = layout.read_layout(tmp_path / "given")
     assert (given.name, given.index.images[0].digest) == ("image", index.images[0].digest)
-    assert listing(site) == ["bundle", "my image.sif"]
+    assert list_names(site) == ["bundle", "my image.sif"]
 
-    tool(tools, "apptainer", "echo half > image.sif; exit 1")
-    done = run(site, "--arch", "amd64", "apptainer", "other.sif", path=tools)
+    write_tool(tools, "apptainer", "echo half > image.sif; exit 1")
+    done = run_importer(site, "--arch", "amd64", "apptainer", "other.sif", path=tools)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("import.sh: apptainer ")
-    assert listing(site) == ["bundle", "my image.sif"]
+    assert list_names(site) == ["bundle", "my image.sif"]
 
 
 def _recorder(tmp_path: Path, index: Index, kind: str) -> Path:
     """A docker or podman that keeps what it was given and says that it made the right image of it."""
     config = index.images[0].config_digest
-    return tool(
+    return write_tool(
         tmp_path / "tools",
         kind,
         f'echo "{kind} $*" >> {tmp_path}/said; case "$1 $2" in "load "*) cat > {tmp_path}/given.tar ;; "image ls") ;; "image inspect") echo {config} ;; esac',
@@ -252,9 +258,9 @@ def test_enroot_takes_it_out_of_an_engine(
 ) -> None:
     tools = _recorder(tmp_path, index, kind)
     if kind == "podman":
-        tool(tools, "docker", "exit 1")  # one that does not answer
-    tool(tools, "enroot", f'echo "enroot $*" >> {tmp_path}/said; echo made > "$3"')
-    done = run(site, "--arch", "amd64", "enroot", "t5x.sqsh", path=tools)
+        write_tool(tools, "docker", "exit 1")  # one that does not answer
+    write_tool(tools, "enroot", f'echo "enroot $*" >> {tmp_path}/said; echo made > "$3"')
+    done = run_importer(site, "--arch", "amd64", "enroot", "t5x.sqsh", path=tools)
     assert done.returncode == 0, done.stderr
     tag = f"rosetta-import:{index.images[0].digest[7:19]}"
     said = (tmp_path / "said").read_text(encoding="utf-8").splitlines()
@@ -262,14 +268,14 @@ def test_enroot_takes_it_out_of_an_engine(
         f"enroot import --output image.sqsh {'dockerd' if kind == 'docker' else 'podman'}://{tag}",
         f"{kind} image rm {tag}",
     ]
-    assert listing(site) == ["bundle", "t5x.sqsh"]
+    assert list_names(site) == ["bundle", "t5x.sqsh"]
 
-    tool(tools, "enroot", "echo half > image.sqsh; exit 1")
-    assert run(site, "--arch", "amd64", "enroot", "other.sqsh", path=tools).returncode == 1
+    write_tool(tools, "enroot", "echo half > image.sqsh; exit 1")
+    assert run_importer(site, "--arch", "amd64", "enroot", "other.sqsh", path=tools).returncode == 1
     assert (tmp_path / "said").read_text(encoding="utf-8").splitlines()[
         -1
     ] == f"{kind} image rm {tag}"
-    assert listing(site) == ["bundle", "t5x.sqsh"]
+    assert list_names(site) == ["bundle", "t5x.sqsh"]
 
 
 # The real engines
@@ -307,9 +313,9 @@ def test_an_engine_takes_it_in(
 ) -> None:
     (site / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(site / "tmp"))
-    done = run(site, "--arch", "amd64", engine)
+    done = run_importer(site, "--arch", "amd64", engine)
     assert done.returncode == 0, done.stderr
-    assert listing(site / "tmp") == []
+    assert list_names(site / "tmp") == []
     assert inspect(engine, NAME, "{{.Id}}").removeprefix("sha256:") in {
         index.images[0].config_digest[7:],
         index.images[0].digest[7:],
@@ -318,14 +324,14 @@ def test_an_engine_takes_it_in(
     assert json.loads(inspect(engine, NAME, "{{json .RootFS.Layers}}")) == [
         each.diff_id for each in index.images[0].layers
     ]
-    assert run(site, "--arch", "amd64", engine, "kit/other:1").returncode == 0
+    assert run_importer(site, "--arch", "amd64", engine, "kit/other:1").returncode == 0
     assert inspect(engine, "kit/other:1", "{{.Id}}") == inspect(engine, NAME, "{{.Id}}")
 
 
 def test_an_engine_completes_it_from_the_older_bundle(
     cache: Cache, index: Index, tmp_path: Path, engine: str
 ) -> None:
-    since, having = older(cache, tmp_path, "bundle")
+    since, having = make_older_image(cache, tmp_path, "bundle")
     (tmp_path / "site").mkdir()
     made = offline_bundle.write_bundle(
         cache,
@@ -334,11 +340,11 @@ def test_an_engine_completes_it_from_the_older_bundle(
         name=NAME,
         since=offline_bundle.read_known_layers(str(since)),
     )
-    done = run(tmp_path / "site", "--arch", "amd64", engine)
+    done = run_importer(tmp_path / "site", "--arch", "amd64", engine)
     assert done.returncode == 1
     assert made["left_out"][0]["digest"] in done.stderr
     assert inspect(engine, NAME, "{{.Id}}") == ""
-    done = run(tmp_path / "site", "--with", str(having), "--arch", "amd64", engine)
+    done = run_importer(tmp_path / "site", "--with", str(having), "--arch", "amd64", engine)
     assert done.returncode == 0, done.stderr
     assert json.loads(inspect(engine, NAME, "{{json .RootFS.Layers}}")) == [
         each.diff_id for each in index.images[0].layers
@@ -348,7 +354,7 @@ def test_an_engine_completes_it_from_the_older_bundle(
 def test_an_engine_completes_it_from_its_own(
     cache: Cache, index: Index, tmp_path: Path, engine: str
 ) -> None:
-    since, having = older(cache, tmp_path, "bundle")
+    since, having = make_older_image(cache, tmp_path, "bundle")
     done = subprocess.run(
         [str(having / "import.sh"), "--arch", "amd64", engine, "kit/older:1"],
         capture_output=True,
@@ -364,7 +370,7 @@ def test_an_engine_completes_it_from_its_own(
         name=NAME,
         since=offline_bundle.read_known_layers(str(since)),
     )
-    done = run(tmp_path / "site", "--arch", "amd64", engine)
+    done = run_importer(tmp_path / "site", "--arch", "amd64", engine)
     assert done.returncode == 0, done.stderr
     assert json.loads(inspect(engine, NAME, "{{json .RootFS.Layers}}")) == [
         each.diff_id for each in index.images[0].layers
@@ -393,7 +399,7 @@ def test_an_engine_completes_it_from_its_own(
 def test_skopeo_reads_what_the_readme_says(site: Path, index: Index) -> None:
     if not shutil.which("skopeo"):
         pytest.skip("NOT CHECKED: skopeo is not here")
-    with image_registry.memory() as served:
+    with image_registry.serve_memory_registry() as served:
         done = subprocess.run(
             [
                 "skopeo",

@@ -21,14 +21,14 @@ from rosetta.core.errors import UserError
 from tests.support import errors, image_registry
 from tests.support.image_bundle import (
     NAME,
-    biggest,
-    files,
+    find_biggest_blob,
     index_,
-    listing,
-    older,
-    run,
+    list_names,
+    make_older_image,
+    read_files,
+    run_importer,
     site_,
-    tool,
+    write_tool,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def test_a_bundle_is_whole_and_the_same_everywhere(
         )
     finally:
         os.umask(old)
-    assert files(tmp_path / "one") == files(tmp_path / "two")
+    assert read_files(tmp_path / "one") == read_files(tmp_path / "two")
     assert layout.read_layout(tmp_path / "one/image").index.digest == index.digest
     assert layout.read_layout(tmp_path / "one/image").name == NAME
     assert (
@@ -73,7 +73,7 @@ def test_a_bundle_is_whole_and_the_same_everywhere(
         line[66:] for line in (tmp_path / "one/SHA256SUMS").read_text(encoding="ascii").splitlines()
     }
     assert covered == {
-        name for name, (_, mode) in files(tmp_path / "one").items() if not stat.S_ISDIR(mode)
+        name for name, (_, mode) in read_files(tmp_path / "one").items() if not stat.S_ISDIR(mode)
     } - {"SHA256SUMS"}
     document = json.loads((tmp_path / "one/bundle.json").read_bytes())
     assert (document["index"], document["left_out"], document["images"][0]["lock"]) == (
@@ -90,7 +90,7 @@ def test_a_bundle_is_whole_and_the_same_everywhere(
 
 def test_the_readme_names_no_other_distribution(cache: Cache, tmp_path: Path) -> None:
     offline_bundle.write_bundle(
-        cache, image_registry.image(cache), tmp_path / "pax", name="me/pax-1.4:cpu"
+        cache, image_registry.make_image(cache), tmp_path / "pax", name="me/pax-1.4:cpu"
     )
     text = (tmp_path / "pax/README.txt").read_text(encoding="utf-8")
     assert (
@@ -108,7 +108,7 @@ def test_a_bundle_that_is_there_stays_and_a_lost_blob_comes_back(
     before = place.stat().st_ino
     offline_bundle.write_bundle(cache, index, place, name=NAME)
     assert place.stat().st_ino == before
-    biggest(place).unlink()
+    find_biggest_blob(place).unlink()
     offline_bundle.write_bundle(cache, index, place, name=NAME)
     assert layout.read_layout(place / "image").index.digest == index.digest
 
@@ -117,15 +117,15 @@ def test_a_bundle_replaces_a_bundle_and_nothing_else(
     cache: Cache, index: Index, tmp_path: Path
 ) -> None:
     place = tmp_path / "out"
-    offline_bundle.write_bundle(cache, image_registry.image(cache), place, name=NAME)
+    offline_bundle.write_bundle(cache, image_registry.make_image(cache), place, name=NAME)
     offline_bundle.write_bundle(cache, index, place, name=NAME)
     assert json.loads((place / "bundle.json").read_bytes())["index"] == index.digest
     (place / "notes").write_text("mine", encoding="ascii")
-    with errors.refused(errors.EXISTS, where=place):
+    with errors.expect_user_error(errors.EXISTS, where=place):
         offline_bundle.write_bundle(cache, index, place, name=NAME)
     assert (place / "notes").read_text(encoding="ascii") == "mine"
     (tmp_path / "file").write_text("mine", encoding="ascii")
-    with errors.refused(errors.EXISTS, where=tmp_path / "file"):
+    with errors.expect_user_error(errors.EXISTS, where=tmp_path / "file"):
         offline_bundle.write_bundle(cache, index, tmp_path / "file", name=NAME)
 
 
@@ -138,9 +138,9 @@ def test_a_damaged_blob_of_the_cache_ends_it_and_leaves_nothing(
     damaged.chmod(0o644)
     damaged.write_bytes(data)
     (tmp_path / "out").mkdir()
-    with errors.refused(errors.DAMAGED, where=damaged):
+    with errors.expect_user_error(errors.DAMAGED, where=damaged):
         offline_bundle.write_bundle(cache, index, tmp_path / "out/b", name=NAME)
-    assert listing(tmp_path / "out") == []
+    assert list_names(tmp_path / "out") == []
 
 
 _KILLED = """
@@ -151,7 +151,7 @@ from builder.images import offline_bundle
 from tests.support import image_registry
 from tests.support.image_bundle import NAME, biggest, files, index_, listing, older, run, site_, tool
 cache, place, last, seed = Cache(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-index = image_registry.image(cache, architectures=("amd64", "arm64"), seed=seed)
+index = image_registry.make_image(cache, architectures=("amd64", "arm64"), seed=seed)
 real, count = os.rename, 0
 def rename(source, target):
     global count
@@ -172,18 +172,18 @@ def test_a_killed_write_is_finished_by_the_next(
 ) -> None:
     place = tmp_path / "out/b"
     place.parent.mkdir()
-    offline_bundle.write_bundle(cache, image_registry.image(cache), place, name=NAME)
-    before = files(place)
+    offline_bundle.write_bundle(cache, image_registry.make_image(cache), place, name=NAME)
+    before = read_files(place)
     done = subprocess.run(
         [sys.executable, "-c", _KILLED, str(cache.root), str(place), str(last), str(tmp_path)],
         check=False,
     )
     assert done.returncode == -signal.SIGKILL
-    assert not place.exists() or files(place) == before
+    assert not place.exists() or read_files(place) == before
     offline_bundle.write_bundle(cache, index, place, name=NAME)
     assert json.loads((place / "bundle.json").read_bytes())["index"] == index.digest
     assert [
-        name for name in listing(place.parent) if "rosetta" in name and "lock" not in name
+        name for name in list_names(place.parent) if "rosetta" in name and "lock" not in name
     ] == []
 
 
@@ -209,25 +209,25 @@ def test_a_full_disk_is_noticed_before(
     cache: Cache, index: Index, site: Path, tmp_path: Path
 ) -> None:
     with small(tmp_path / "full", "400k") as full:
-        with errors.refused(errors.TOO_BIG, names="MB"):
+        with errors.expect_user_error(errors.TOO_BIG, names="MB"):
             offline_bundle.write_bundle(cache, index, full / "b", name=NAME)
-        assert [each for each in listing(full) if "lock" not in each] == []
-        done = run(site, "oci", str(full / "layout"))
+        assert [each for each in list_names(full) if "lock" not in each] == []
+        done = run_importer(site, "oci", str(full / "layout"))
         assert (done.returncode, "MB are needed" in done.stderr) == (1, True)
-        assert [each for each in listing(full) if "lock" not in each] == []
+        assert [each for each in list_names(full) if "lock" not in each] == []
 
 
 def test_a_disk_that_fills_meanwhile_leaves_nothing(site: Path, tmp_path: Path) -> None:
     with small(tmp_path / "full", "1m") as full:
-        hog = tool(
+        hog = write_tool(
             tmp_path / "tools",
             "cp",
             f'[ -e {full}/hog ] || head -c 2M /dev/zero > {full}/hog 2>/dev/null; exec /bin/cp "$@"',
         )
-        done = run(site, "oci", str(full / "layout"), path=hog)
+        done = run_importer(site, "oci", str(full / "layout"), path=hog)
         assert done.returncode == 1
         assert "No space left" in done.stderr
-        assert listing(full) == ["hog"]
+        assert list_names(full) == ["hog"]
 
 
 # What the site has
@@ -237,7 +237,7 @@ def test_a_disk_that_fills_meanwhile_leaves_nothing(site: Path, tmp_path: Path) 
 def test_layers_that_the_site_has_stay_out_and_are_brought_back(
     cache: Cache, index: Index, tmp_path: Path, kind: str
 ) -> None:
-    since, having = older(cache, tmp_path, kind)
+    since, having = make_older_image(cache, tmp_path, kind)
     site = tmp_path / "site"
     site.mkdir()
     made = offline_bundle.write_bundle(
@@ -249,22 +249,22 @@ def test_layers_that_the_site_has_stay_out_and_are_brought_back(
         assert not (site / "bundle/image/blobs/sha256" / each["digest"][7:]).exists()
         assert each["digest"] in (site / "bundle/README.txt").read_text(encoding="utf-8")
 
-    done = run(site, "check")
+    done = run_importer(site, "check")
     assert (done.returncode, done.stdout) == (0, f"{NAME} {index.digest}\n")
     assert done.stderr.count("missing: layer") == 4  # the base's of both architectures
-    done = run(site, "oci", "out")
+    done = run_importer(site, "oci", "out")
     assert done.returncode == 1
     assert all(each["digest"] in done.stderr for each in made["left_out"])
-    assert listing(site) == ["bundle"]
+    assert list_names(site) == ["bundle"]
 
-    done = run(site, "--with", str(having), "oci", "out")
+    done = run_importer(site, "--with", str(having), "oci", "out")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert layout.read_layout(site / "out").index.document == index.document
-    assert listing(site) == ["bundle", "out"]
+    assert list_names(site) == ["bundle", "out"]
 
 
 def test_what_the_site_has_is_checked_too(cache: Cache, index: Index, tmp_path: Path) -> None:
-    since, having = older(cache, tmp_path, "bundle")
+    since, having = make_older_image(cache, tmp_path, "bundle")
     copied = tmp_path / "copied"
     shutil.copytree(having, copied)
     (tmp_path / "site").mkdir()
@@ -278,10 +278,10 @@ def test_what_the_site_has_is_checked_too(cache: Cache, index: Index, tmp_path: 
     blob = copied / "image/blobs/sha256" / made["left_out"][0]["digest"][7:]
     blob.chmod(0o644)
     blob.write_bytes(blob.read_bytes()[:-1] + b"x")
-    done = run(tmp_path / "site", "--with", str(copied), "oci", "out")
+    done = run_importer(tmp_path / "site", "--with", str(copied), "oci", "out")
     assert done.returncode == 1
     assert "is damaged" in done.stderr
-    assert listing(tmp_path / "site") == ["bundle"]
+    assert list_names(tmp_path / "site") == ["bundle"]
 
 
 def test_nothing_in_common_is_said(

@@ -57,7 +57,7 @@ sys.exit(int(os.environ.get("STATUS", "0")) if start == "0" else 0)
 
 @pytest.fixture(scope="module", name="slurm")
 def slurm_() -> Iterator[Slurm]:
-    made = slurm_cluster.start()
+    made = slurm_cluster.start_cluster()
     yield made
     made.stop()
 
@@ -86,7 +86,7 @@ class Job:
 
     def reach(self, step: int, processes: int = 2) -> None:
         """Wait until all processes have done so many steps."""
-        slurm_cluster.wait(
+        slurm_cluster.wait_until(
             lambda: len(self.counts()) == processes and min(self.counts()) >= step,
             60,
             lambda: f"{self.counts()} {self.said()}",
@@ -182,7 +182,7 @@ def test_a_status_of_its_own_is_the_jobs(slurm: Slurm, tmp_path: Path) -> None:
 
 def test_after_a_process_was_lost_it_is_started_again(slurm: Slurm, tmp_path: Path) -> None:
     job = submit(slurm, tmp_path, "example_slurm_pile", STATUS="200")
-    slurm_cluster.wait(lambda: "requeued" in job.said(), 60, job.said)
+    slurm_cluster.wait_until(lambda: "requeued" in job.said(), 60, job.said)
     slurm.hurry(job.number)
     ended = slurm.ended(job.number)
     assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), job.said()
@@ -215,7 +215,7 @@ def test_the_time_limits_signal_requeues_and_the_next_start_goes_on(
         STEPS="800",
     )
     job.reach(5)
-    slurm_cluster.wait(lambda: "requeued" in job.said(), 150, job.said)
+    slurm_cluster.wait_until(lambda: "requeued" in job.said(), 150, job.said)
     reached = min(job.counts())
     assert reached < 800, "it was done before its limit came near"
     slurm.run("scontrol", "update", f"JobId={job.number}", "TimeLimit=60")
@@ -241,7 +241,7 @@ def test_the_batch_scripts_usr1_is_the_time_limits(
     job.reach(5)
     job.signal("--batch", "--signal=USR1")
     if state == "COMPLETED":
-        slurm_cluster.wait(lambda: "requeued" in job.said(), 60, job.said)
+        slurm_cluster.wait_until(lambda: "requeued" in job.said(), 60, job.said)
         slurm.hurry(job.number)
     ended = slurm.ended(job.number)
     assert (ended["JobState"], ended["Restarts"]) == (
@@ -267,7 +267,7 @@ def test_a_lost_node_requeues_and_the_next_start_goes_on(
     job = submit(slurm, tmp_path, "example_slurm_ft_frompile", STEPS="400")
     job.reach(5)
     slurm.lose(node)
-    slurm_cluster.wait(
+    slurm_cluster.wait_until(
         lambda: slurm.state(job.number) == "PENDING", 180, lambda: f"{job.said()}\n{slurm.logs()}"
     )
     reached = min(job.counts())

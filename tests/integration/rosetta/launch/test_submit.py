@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[slurm_cluster.Slurm]:
-    started = slurm_cluster.start()
+    started = slurm_cluster.start_cluster()
     yield started
     started.stop()
 
@@ -111,7 +111,7 @@ time.sleep(600)
         env={"JAX_PLATFORMS": "cpu"},
     )
     job = submit(slurm, tmp_path, run, "--time=1", "--warning=50", "--requeue")
-    slurm_cluster.wait(
+    slurm_cluster.wait_until(
         lambda: slurm.job(job)["Restarts"] == "1",
         150,
         lambda: f"{slurm.job(job)}\n{(tmp_path / 'out').read_text()}",

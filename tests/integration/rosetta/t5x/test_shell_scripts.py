@@ -19,9 +19,9 @@ from tests.support.t5x_scripts import (
     SLURM,
     SMALL,
     Place,
-    bindings,
-    checkpoints,
+    make_checkpoint_folder,
     place_,
+    read_gin_bindings,
 )
 
 pytestmark = pytest.mark.shell
@@ -42,7 +42,7 @@ def test_singlenode_pretraining(place: Place) -> None:
         in ran.argv
     )
     assert f"--tfds_data_dir={place.work}/data" in ran.argv
-    assert bindings(ran) == {
+    assert read_gin_bindings(ran) == {
         "MODEL_DIR": f'"{place.work}/model_dir"',
         "DATA": f'"text:{place.work}/corpus.txt"',
         "VOCAB": '"byte"',
@@ -105,7 +105,7 @@ def test_a_log_is_gone_on_with_and_the_trainers_status_is_ours(place: Place) -> 
 def test_all_positionals(place: Place) -> None:
     words = (*PRETRAIN, "/m/dir", "4", "1", "0", "0", "1")
     ran = place.run_shell("singlenode_pretrain_pile.sh", *words)
-    found = bindings(ran)
+    found = read_gin_bindings(ran)
     assert found["MODEL_DIR"] == '"/m/dir"'
     assert found["trainer.Trainer.num_microbatches"] == "4"
     assert (
@@ -123,17 +123,17 @@ def test_the_shell_passes_words_as_they_are(place: Place) -> None:
     assert ran.rc == 0, ran.err
     assert any(word.endswith("large_pile_pretrain.gin") for word in ran.argv)
     escaped = folder.replace("\\", "\\\\").replace('"', '\\"')
-    assert bindings(ran)["MODEL_DIR"] == f'"{place.work}/{escaped}"'
+    assert read_gin_bindings(ran)["MODEL_DIR"] == f'"{place.work}/{escaped}"'
     assert not (place.work / "pwned").exists()
 
 
 def test_finetuning_on_one_node(place: Place) -> None:
-    checkpoints(place, "1000000")
+    make_checkpoint_folder(place, "1000000")
     data = f"jsonl:{place.work}/mnli.jsonl"
     ran = place.run_shell("singlenode_ft_frompile.sh", *FINETUNE, DATA=data, EVAL_DATA=data)
     assert ran.rc == 0, ran.err
     assert any(word.endswith("large_mnli2_finetune_adam.gin") for word in ran.argv)
-    assert bindings(ran)["MODEL_DIR"] == f'"{place.work}/ft_mnli2_pre"'
+    assert read_gin_bindings(ran)["MODEL_DIR"] == f'"{place.work}/ft_mnli2_pre"'
 
 
 def test_the_shell_becomes_the_trainer(place: Place) -> None:
@@ -167,7 +167,7 @@ def test_one_process_of_many(place: Place) -> None:
     }
     ran = place.run_shell("multiprocess_pretrain_pile.sh", MODEL_DIR="m", **settings, **SLURM)
     assert ran.rc == 0, ran.err
-    found = bindings(ran)
+    found = read_gin_bindings(ran)
     assert found["BATCH_SIZE"] == "288"
     assert found["NUM_PARTITIONS"] == "8"
     assert found["trainer.Trainer.num_microbatches"] == "2"
@@ -187,7 +187,7 @@ def test_one_process_of_many(place: Place) -> None:
 
 
 def test_multiprocess_finetuning(place: Place) -> None:
-    checkpoints(place, "1000000")
+    make_checkpoint_folder(place, "1000000")
     ran = place.run_shell(
         "multiprocess_ft_frompile.sh",
         FT_TASK="squad1",
@@ -198,7 +198,7 @@ def test_multiprocess_finetuning(place: Place) -> None:
         **SLURM,
     )
     assert ran.rc == 0, ran.err
-    assert bindings(ran)["TASK_FEATURE_LENGTHS"] == '{"inputs": 956, "targets": 32}'
+    assert read_gin_bindings(ran)["TASK_FEATURE_LENGTHS"] == '{"inputs": 956, "targets": 32}'
     assert any(word.endswith("xl_squad1_finetune_adam.gin") for word in ran.argv)
 
 

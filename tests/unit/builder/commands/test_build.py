@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import small_distribution
-from tests.support.package_index import serving
-from tests.support.small_distribution import ROOT, Chain, content
+from tests.support.package_index import serve_index
+from tests.support.small_distribution import ROOT, Chain, read_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Chain]:
-    with serving() as index:
-        yield small_distribution.make(tmp_path, index)
+    with serve_index() as index:
+        yield small_distribution.make_distribution(tmp_path, index)
 
 
 def _cut_off() -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def test_bakes_and_the_result_runs(chain: Chain) -> None:
     assert (share / "zsh/site-functions/_rosetta").is_file()
     leaks = [
         name
-        for name in content(chain.output)
+        for name in read_output(chain.output)
         if not (chain.output / name).is_symlink()
         and str(chain.folder).encode() in (chain.output / name).read_bytes()
     ]
@@ -61,8 +61,8 @@ def test_bakes_and_the_result_runs(chain: Chain) -> None:
 
 
 def test_an_sdist_may_be_a_zip(tmp_path: Path) -> None:
-    with serving() as index:
-        chain = small_distribution.make(tmp_path, index, sdist="fromsource-1.0.zip")
+    with serve_index() as index:
+        chain = small_distribution.make_distribution(tmp_path, index, sdist="fromsource-1.0.zip")
         status, _, stderr = chain.run()
         assert status == 0, stderr
         assert chain.greeting() == "good morning"
@@ -93,11 +93,11 @@ def test_movable(chain: Chain) -> None:
 
 def test_nothing_changed_needs_no_network(chain: Chain) -> None:
     chain.run()
-    before = content(chain.output)
+    before = read_output(chain.output)
     status, document, stderr = chain.run("--no-mirror", before=_cut_off())
     assert status == 0, stderr
     assert document["result"]["changed"] == []
-    assert content(chain.output) == before
+    assert read_output(chain.output) == before
 
 
 def test_a_second_output_offline_without_network_or_mirror(chain: Chain) -> None:
@@ -107,7 +107,7 @@ def test_a_second_output_offline_without_network_or_mirror(chain: Chain) -> None
         "--offline", "--no-mirror", "--output", f"env:{second}", before=_cut_off()
     )
     assert status == 0, stderr
-    assert content(second) == content(chain.output)
+    assert read_output(second) == read_output(chain.output)
 
 
 def test_one_patch_edited_touches_only_the_tree(chain: Chain) -> None:
@@ -153,7 +153,7 @@ def _overwrite(folder: Path) -> int:
 def test_an_edited_output_reaches_no_later_build(chain: Chain, lost: str) -> None:
     """Whichever file of it, installed, compiled, patched or ours, and also where the builder's cache was deleted in between."""
     chain.run()
-    wanted = content(chain.output)
+    wanted = read_output(chain.output)
     assert not _inodes(chain.output) & _inodes(chain.cache, chain.folder / "uv"), (
         "a file in place is one of a cache"
     )
@@ -163,7 +163,7 @@ def test_an_edited_output_reaches_no_later_build(chain: Chain, lost: str) -> Non
     second = chain.folder / "second"
     status, _, stderr = chain.run("--output", f"env:{second}")
     assert status == 0, stderr
-    assert content(second) == wanted
+    assert read_output(second) == wanted
 
 
 def _edit_in_uvs_cache(chain: Chain, name: str) -> int:
@@ -176,7 +176,7 @@ def _edit_in_uvs_cache(chain: Chain, name: str) -> int:
 def test_a_file_edited_in_uvs_cache_is_fetched_again(chain: Chain) -> None:
     """As after an edit in another environment that is hard links into it."""
     chain.run()
-    wanted = content(chain.output)
+    wanted = read_output(chain.output)
     assert _edit_in_uvs_cache(chain, "helper.py")
     second = ("--output", f"env:{chain.folder / 'second'}")
     _refused(chain.run("--offline", *second), "helper.py of helper", "uv cache clean helper")
@@ -184,7 +184,7 @@ def test_a_file_edited_in_uvs_cache_is_fetched_again(chain: Chain) -> None:
     status, _, stderr = chain.run(*second)
     assert status == 0, stderr
     assert "uv cache clean helper" in stderr
-    assert content(chain.folder / "second") == wanted
+    assert read_output(chain.folder / "second") == wanted
 
 
 @pytest.mark.parametrize("kind", ["trees", "pyc", "wheels"])
@@ -193,7 +193,7 @@ def test_a_damaged_entry_of_the_cache_reaches_no_output(
     chain: Chain, kind: str, damage: str
 ) -> None:
     chain.run()
-    wanted = content(chain.output)
+    wanted = read_output(chain.output)
     modes = {path: path.stat().st_mode for path in chain.output.rglob("*") if not path.is_symlink()}
     if damage == "byte":
         assert _overwrite(chain.cache / kind)
@@ -205,7 +205,7 @@ def test_a_damaged_entry_of_the_cache_reaches_no_output(
     assert status == 0, stderr
     assert f"{kind}/" in stderr
     assert "makes it again" in stderr
-    assert content(second) == wanted
+    assert read_output(second) == wanted
     assert modes == {
         chain.output / path.relative_to(second): path.stat().st_mode
         for path in second.rglob("*")
@@ -276,11 +276,11 @@ def test_offline_with_an_empty_package_cache(chain: Chain) -> None:
 
 def test_a_patch_that_does_not_apply_leaves_the_output_alone(chain: Chain) -> None:
     chain.run()
-    before = content(chain.output)
+    before = read_output(chain.output)
     patch = chain.folder / "patches/thing/greet.patch"
     patch.write_text(patch.read_text().replace('-GREETING = "hi"', '-GREETING = "hello"'))
     _refused(chain.run(), "greet")
-    assert content(chain.output) == before
+    assert read_output(chain.output) == before
     assert chain.greeting() == "good morning"
 
 
@@ -372,7 +372,7 @@ def test_killed_at_any_stage_a_rerun_converges(chain: Chain) -> None:
     chain.extra["KILL_AT"] = "0"
     status, _, stderr = chain.run(program=small_distribution.KILLED)
     assert status == 0, stderr
-    total, wanted = int(stderr.split()[-1]), content(chain.output)
+    total, wanted = int(stderr.split()[-1]), read_output(chain.output)
     assert total > 12
     stages = set()
     for point in sorted({1 + total * part // 12 for part in range(12)}):
@@ -394,7 +394,7 @@ def test_killed_at_any_stage_a_rerun_converges(chain: Chain) -> None:
         stages.add(tuple(sorted(path.name for path in chain.cache.iterdir())))
         status, _, stderr = chain.run()
         assert status == 0, (point, stderr)
-        assert content(chain.output) == wanted, point
+        assert read_output(chain.output) == wanted, point
     assert len(stages) >= 3, "the kills all fell into one stage"
 
 
@@ -445,7 +445,9 @@ def test_settings_of_uv_cannot_add_packages(chain: Chain) -> None:
 
 @pytest.mark.parametrize("module", ["thing", "rosetta"])
 def test_a_package_that_would_hide_the_source_is_refused(chain: Chain, module: str) -> None:
-    wheel = small_distribution._wheel(chain.folder / "evil-1.0-py3-none-any.whl", "evil", "1.0")
+    wheel = small_distribution._write_wheel(
+        chain.folder / "evil-1.0-py3-none-any.whl", "evil", "1.0"
+    )
     with zipfile.ZipFile(wheel, "a") as archive:
         archive.writestr(f"{module}/__init__.py", "GREETING = 'stolen'\n")
     digest = chain.index.add("evil", wheel)

@@ -25,7 +25,7 @@ from builder.pipeline import locks
 from builder.upstream.source import Access
 from rosetta.core.errors import UserError
 from tests.support import errors, git_repository
-from tests.support.package_archives import publish, wheel
+from tests.support.package_archives import publish_wheel, write_wheel
 
 if TYPE_CHECKING:
     from tests.support.package_index import Index
@@ -59,10 +59,10 @@ def repo(tmp_path: Path, index: Index) -> Path:
     made = tmp_path / "made"
     made.mkdir()
     digests = {
-        "one": publish(index, made, "one", "1.0", "dep", "shared"),
-        "two": publish(index, made, "two", "1.0", "one", "shared<2", "nightly"),
+        "one": publish_wheel(index, made, "one", "1.0", "dep", "shared"),
+        "two": publish_wheel(index, made, "two", "1.0", "one", "shared<2", "nightly"),
     }
-    publish(index, made, "dep", "1", "nightly")
+    publish_wheel(index, made, "dep", "1", "nightly")
     for name, versions in {
         "base": ("1", "2"),
         "plugin": ("1",),
@@ -71,7 +71,7 @@ def repo(tmp_path: Path, index: Index) -> Path:
         "nightly": ("1",),
     }.items():
         for version in versions:
-            publish(index, made, name, version)
+            publish_wheel(index, made, name, version)
     root = tmp_path / "repo"
     for name in ("locks/l", "patches/one", "patches/two"):
         (root / name).mkdir(parents=True)
@@ -153,8 +153,8 @@ def test_again_changes_nothing_and_new_releases_come_only_when_asked_for(
 ) -> None:
     _run(repo)
     before = _files(repo)
-    publish(index, tmp_path, "base", "3")
-    publish(index, tmp_path, "extra", "2")
+    publish_wheel(index, tmp_path, "base", "3")
+    publish_wheel(index, tmp_path, "extra", "2")
     monkeypatch.setenv(
         "UV_CACHE_DIR", str(tmp_path / "fresh-uv")
     )  # uv believes an index page for ten minutes
@@ -175,8 +175,8 @@ def test_upgrade_moves_what_is_named(
     repo: Path, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _run(repo)
-    publish(index, tmp_path, "base", "3")
-    publish(index, tmp_path, "extra", "2")
+    publish_wheel(index, tmp_path, "base", "3")
+    publish_wheel(index, tmp_path, "extra", "2")
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "fresh-uv"))
     result = _run(repo, "--upgrade", "base")
     assert result.data["locks"]["locks/two-cpu.txt"] == ["base 2 -> 3"]
@@ -328,7 +328,7 @@ def test_with_network_it_says_what_would_change(
 ) -> None:
     _run(repo)
     index.files["shared"].pop("shared-1-py3-none-any.whl")
-    index.add("shared", wheel(tmp_path, "shared", "1.5"))
+    index.add("shared", write_wheel(tmp_path, "shared", "1.5"))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "fresh-uv"))
     assert "locks/one-cpu.txt: would change: shared 1 -> 1.5" in _problems(repo, offline=False)
 
@@ -359,7 +359,7 @@ def test_entries_of_the_manifest_that_nothing_needs(repo: Path) -> None:
 
 
 def test_only_the_lines_that_are_named(repo: Path) -> None:
-    with errors.refused(errors.UNKNOWN, where="lock", value="x"):
+    with errors.expect_user_error(errors.UNKNOWN, where="lock", value="x"):
         _run(repo, "x")
     assert _run(repo, "l").ok
 
@@ -380,7 +380,7 @@ def test_input_files_are_checked(
         path.unlink()
     else:
         path.write_text(text)
-    with errors.refused(kind, where=path.name, value=value):
+    with errors.expect_user_error(kind, where=path.name, value=value):
         _run(repo)
 
 
@@ -418,7 +418,7 @@ def test_only_patches_of_what_declares_count_for_the_record(repo: Path) -> None:
 
 
 def test_tools(repo: Path, index: Index, tmp_path: Path) -> None:
-    publish(index, tmp_path, "setuptools", "80")
+    publish_wheel(index, tmp_path, "setuptools", "80")
     (repo / "locks/build.in").write_text("setuptools  # builds\n")
     assert _run(repo, "--tools").data["locks"] == {"locks/build.txt": ["+ setuptools 80"]}
     assert _pins(repo, "build.txt") == ["setuptools==80"]
@@ -426,8 +426,10 @@ def test_tools(repo: Path, index: Index, tmp_path: Path) -> None:
 
 def test_a_pin_whose_branch_moved_away_or_was_lost_is_found(tmp_path: Path) -> None:
     """The upstream grows, is rewritten under the pin, and loses its branch: --check says which; without a mirror it says that it could not tell."""
-    upstream = git_repository.init(tmp_path / "mirrors/up.git")
-    pin = git_repository.commit(upstream, git_repository.tree(upstream, {"README": b"first"}))
+    upstream = git_repository.init_repository(tmp_path / "mirrors/up.git")
+    pin = git_repository.write_commit(
+        upstream, git_repository.make_tree(upstream, {"README": b"first"})
+    )
     text = f"""version: 1
 sources:
   up: {{git: "{git_repository.URL.format("up")}", track: main, commit: {pin}, patches: patches/up}}
@@ -439,14 +441,18 @@ distributions:
     (tmp_path / "manifest.yaml").write_text(text)
     loaded = manifest.load(tmp_path / "manifest.yaml")
     access = Access(Cache(tmp_path / "cache"), offline=True, mirrors=(tmp_path / "mirrors",))
-    git_repository.branch(
+    git_repository.set_branch(
         upstream,
-        git_repository.commit(upstream, git_repository.tree(upstream, {"README": b"second"}), pin),
+        git_repository.write_commit(
+            upstream, git_repository.make_tree(upstream, {"README": b"second"}), pin
+        ),
     )
     assert locks._check_branches(loaded, access) == ([], [])
-    git_repository.branch(
+    git_repository.set_branch(
         upstream,
-        git_repository.commit(upstream, git_repository.tree(upstream, {"README": b"other"})),
+        git_repository.write_commit(
+            upstream, git_repository.make_tree(upstream, {"README": b"other"})
+        ),
     )
     problems, notes = locks._check_branches(loaded, access)
     assert notes == []
@@ -455,5 +461,5 @@ distributions:
     problems, notes = locks._check_branches(loaded, replace(access, mirrors=()))
     assert (problems, len(notes)) == ([], 1)
     assert "could not check" in notes[0]
-    git_repository.git(upstream, "update-ref", "-d", "refs/heads/main")
+    git_repository.run_git(upstream, "update-ref", "-d", "refs/heads/main")
     assert "could not check" in locks._check_branches(loaded, access)[1][0]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from builder import cli
-from tests.support.patch_series import Bench, Upstream, text
+from tests.support.patch_series import Bench, Upstream, make_text
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setenv("ROSETTA_CACHE", str(tmp_path / "cache"))
     made = Bench(tmp_path)
     made.upstream.commit({"README": b"up\n"})
-    made.upstream.commit({"pkg/a.py": text(), "pkg/b.py": b"x = 1\ny = 2\nz = 3\n"})
+    made.upstream.commit({"pkg/a.py": make_text(), "pkg/b.py": b"x = 1\ny = 2\nz = 3\n"})
     return made
 
 
@@ -65,7 +65,7 @@ def _files(bench: Bench) -> dict[str, bytes]:
 def test_check_passes_and_prints_a_line_a_patch(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l3="ours\n")}))
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": make_text(l3="ours\n")}))
     bench.lay("more.txt", b"more\n", "new")
     assert _run(bench, "check", "up") == 0
     assert capsys.readouterr().out.split("\n") == [
@@ -79,9 +79,9 @@ def test_check_passes_and_prints_a_line_a_patch(
 def test_check_fails_with_status_1_and_names_the_cause(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
     bench.add("fine", bench.upstream.diff({"pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}))
-    culprit = bench.upstream.commit({"pkg/a.py": text(l20="theirs\n")}, "rework")
+    culprit = bench.upstream.commit({"pkg/a.py": make_text(l20="theirs\n")}, "rework")
     assert _run(bench, "check") == 1
     out = capsys.readouterr().out
     assert culprit[:12] in out
@@ -116,7 +116,7 @@ def test_wrong_use_is_status_2(
 
 
 def test_options_may_stand_anywhere(bench: Bench) -> None:
-    diff = bench.upstream.diff({"pkg/a.py": text(l3="ours\n")}, context=3)
+    diff = bench.upstream.diff({"pkg/a.py": make_text(l3="ours\n")}, context=3)
     bench.add("wide", diff)
     common = [
         "--offline",
@@ -143,7 +143,7 @@ def test_a_broken_patch_file_is_told_before_anything_is_fetched(
 def test_status_tells_size_and_what_is_stale(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench.add("tidy", bench.upstream.diff({"pkg/a.py": text(l3="ours\nours\n")}))
+    bench.add("tidy", bench.upstream.diff({"pkg/a.py": make_text(l3="ours\nours\n")}))
     bench.add(
         "wide",
         bench.upstream.diff({"pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}, context=3),
@@ -168,9 +168,9 @@ def test_refresh_rewrites_only_what_changes_and_then_nothing(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tidy = bench.add("tidy", bench.upstream.diff({"pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}))
-    wide = bench.add("wide", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}, context=3))
+    wide = bench.add("wide", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}, context=3))
     bench.upstream.commit(
-        {"pkg/a.py": text(l1="top\ntop\n", l18="theirs\n")}
+        {"pkg/a.py": make_text(l1="top\ntop\n", l18="theirs\n")}
     )  # moves it, and spoils its context
     before, kept = _files(bench), tidy.stat().st_mtime_ns
     assert _run(bench, "check") == 1
@@ -195,10 +195,10 @@ def test_refresh_rewrites_only_what_changes_and_then_nothing(
 def test_refresh_leaves_what_stands_behind_a_failed_patch(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l3="first\n")}, context=3))
-    bench.add("bad", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.add("first", bench.upstream.diff({"pkg/a.py": make_text(l3="first\n")}, context=3))
+    bench.add("bad", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
     bench.add("last", bench.upstream.diff({"pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}, context=3))
-    bench.upstream.commit({"pkg/a.py": text(l20="theirs\n")})
+    bench.upstream.commit({"pkg/a.py": make_text(l20="theirs\n")})
     before = _files(bench)
     assert _run(bench, "refresh") == 1
     out = capsys.readouterr().out
@@ -248,8 +248,8 @@ HEAD = ("--why", "it has to be said", "--status", "Pending", "--drop-when", "it 
 def test_import_makes_a_patch_at_the_end_of_the_series(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l3="ours\n")}))
-    clone = _clone(bench, files={"pkg/a.py": text(l20="theirs\n")})
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": make_text(l3="ours\n")}))
+    clone = _clone(bench, files={"pkg/a.py": make_text(l20="theirs\n")})
     before = _files(bench)
     arguments = ("import", "HEAD", "--source", "up", "--repo", str(clone), *HEAD)
     assert _run(bench, *arguments, "--dry-run") == 0
@@ -274,7 +274,7 @@ def test_import_reads_the_clones_refs(
     bench: Bench, ref: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench.upstream.commit({"pkg/b.py": b"x = 2\ny = 2\nz = 3\n"}, "upstream: change x")
-    clone = _clone(bench, files={"pkg/a.py": text(l20="theirs\n")})
+    clone = _clone(bench, files={"pkg/a.py": make_text(l20="theirs\n")})
     status = _run(bench, "import", ref, "--repo", str(clone), *HEAD)
     if ref == "origin/main":  # the pin itself: nothing new in it
         assert status == 2
@@ -286,7 +286,7 @@ def test_import_reads_the_clones_refs(
 
 def test_import_of_a_later_upstream_commit_as_a_backport(bench: Bench) -> None:
     pin = bench.upstream.head
-    later = bench.upstream.commit({"pkg/a.py": text(l20="theirs\n")}, "Fix line 20")
+    later = bench.upstream.commit({"pkg/a.py": make_text(l20="theirs\n")}, "Fix line 20")
     bench.upstream.head = pin
     assert (
         _run(
@@ -309,10 +309,10 @@ def test_import_of_a_later_upstream_commit_as_a_backport(bench: Bench) -> None:
 
 
 def test_import_in_the_place_of_a_conflicting_patch(bench: Bench) -> None:
-    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.add("first", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
     bench.add("second", bench.upstream.diff({"pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}))
-    bench.upstream.commit({"pkg/a.py": text(l20="theirs\n")})
-    clone = _clone(bench, files={"pkg/a.py": text(l20="theirs and ours\n")})
+    bench.upstream.commit({"pkg/a.py": make_text(l20="theirs\n")})
+    clone = _clone(bench, files={"pkg/a.py": make_text(l20="theirs and ours\n")})
     assert _run(bench, "check") == 1
     assert _run(bench, "import", "HEAD", "--repo", str(clone), "--name", "first", "--replace") == 0
     raw = (bench.patches / "first.patch").read_text()
@@ -324,8 +324,8 @@ def test_import_in_the_place_of_a_conflicting_patch(bench: Bench) -> None:
 
 
 MENDED = {
-    "first": text(l3="theirs 3\n", l20="theirs and first\n"),
-    "second": text(l3="theirs and second\n", l20="theirs 20\n"),
+    "first": make_text(l3="theirs 3\n", l20="theirs and first\n"),
+    "second": make_text(l3="theirs and second\n", l20="theirs 20\n"),
 }
 
 
@@ -340,10 +340,10 @@ def _mend(bench: Bench, name: str, data: bytes, *options: str) -> int:
 def test_patches_broken_by_one_commit_are_mended_one_after_the_other(
     bench: Bench, order: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
-    bench.add("second", bench.upstream.diff({"pkg/a.py": text(l3="ours\n")}))
+    bench.add("first", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
+    bench.add("second", bench.upstream.diff({"pkg/a.py": make_text(l3="ours\n")}))
     bench.add("wide", bench.upstream.diff({"pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}, context=3))
-    bench.upstream.commit({"pkg/a.py": text(l3="theirs 3\n", l20="theirs 20\n")}, "one commit")
+    bench.upstream.commit({"pkg/a.py": make_text(l3="theirs 3\n", l20="theirs 20\n")}, "one commit")
     before = _files(bench)
     assert _mend(bench, order[0], MENDED[order[0]], "--dry-run") == 0
     assert _files(bench) == before
@@ -364,10 +364,10 @@ def test_patches_broken_by_one_commit_are_mended_one_after_the_other(
 def test_a_mended_patch_may_break_those_behind_it_which_were_judged_without_it(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
-    bench.add("second", bench.upstream.diff({"pkg/a.py": text(l25="second\n")}))
-    bench.upstream.commit({"pkg/a.py": text(l20="theirs 20\n")}, "one commit")
-    both = text(l20="theirs 20\n", l25="first, in another place\n")
+    bench.add("first", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
+    bench.add("second", bench.upstream.diff({"pkg/a.py": make_text(l25="second\n")}))
+    bench.upstream.commit({"pkg/a.py": make_text(l20="theirs 20\n")}, "one commit")
+    both = make_text(l20="theirs 20\n", l25="first, in another place\n")
     assert _mend(bench, "first", both) == 0
     assert "still to repair: second is conflict: " in capsys.readouterr().out
     base = bench.upstream.head
@@ -383,10 +383,10 @@ def test_a_mended_patch_may_break_those_behind_it_which_were_judged_without_it(
 def test_import_breaks_no_patch_of_a_series_that_applies(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
-    bench.add("second", bench.upstream.diff({"pkg/a.py": text(l3="second\n")}))
+    bench.add("first", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
+    bench.add("second", bench.upstream.diff({"pkg/a.py": make_text(l3="second\n")}))
     before = _files(bench)
-    assert _mend(bench, "first", text(l3="first too\n")) == 2
+    assert _mend(bench, "first", make_text(l3="first too\n")) == 2
     assert re.search(r"second\b.*\bconflict:", capsys.readouterr().err)
     assert _files(bench) == before
 
@@ -394,8 +394,8 @@ def test_import_breaks_no_patch_of_a_series_that_applies(
 def test_a_new_patch_waits_until_the_series_applies(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
-    bench.upstream.commit({"pkg/a.py": text(l20="theirs\n")})
+    bench.add("first", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
+    bench.upstream.commit({"pkg/a.py": make_text(l20="theirs\n")})
     clone, before = _clone(bench, files={"pkg/b.py": b"x = 2\ny = 2\nz = 3\n"}), _files(bench)
     assert _run(bench, "import", "HEAD", "--repo", str(clone), *HEAD) == 2
     assert re.search(r"first\b.*\(conflict: ", capsys.readouterr().err)
@@ -409,8 +409,8 @@ def test_a_new_patch_waits_until_the_series_applies(
         ({"pkg/b.py": None}, "deletes"),
         ({"pkg/b.py": None, "pkg/c.py": b"x = 1\ny = 2\nz = 3\n"}, "deletes"),
         ({".gitmodules": b'[submodule "x"]\n'}, "git's own"),
-        ({"pkg/a.py": text(l3="a\r\n")}, "carriage return"),
-        ({"pkg/a.py": text(l3="a\0b\n")}, "is binary"),
+        ({"pkg/a.py": make_text(l3="a\r\n")}, "carriage return"),
+        ({"pkg/a.py": make_text(l3="a\0b\n")}, "is binary"),
         ({"pkg/b.py": b"all\nnew\n"}, "whole file"),
     ],
 )
@@ -431,11 +431,11 @@ def test_import_refuses_merges_first_commits_empty_ones_and_conflicts(
     other = Upstream(bench.root / "mirror")
     other.head = pin
     side = other.commit({"pkg/b.py": b"x = 2\n"}, "side")
-    merge = other.commit({"pkg/a.py": text(l3="x\n")}, "merge", parents=(pin, side))
+    merge = other.commit({"pkg/a.py": make_text(l3="x\n")}, "merge", parents=(pin, side))
     other.head = pin
     empty = other.commit({}, "empty", parents=(pin,))
-    base = other.commit({"pkg/a.py": text(l20="unrelated\n")}, "base", parents=(pin,))
-    clash = other.commit({"pkg/a.py": text(l20="clash\n")}, "clash", parents=(base,))
+    base = other.commit({"pkg/a.py": make_text(l20="unrelated\n")}, "base", parents=(pin,))
+    clash = other.commit({"pkg/a.py": make_text(l20="clash\n")}, "clash", parents=(base,))
     bench.upstream.head = pin
     before = _files(bench)
     for commit, what in (
@@ -477,7 +477,7 @@ def test_import_takes_no_strange_refs(
 def test_import_wants_its_fields(
     bench: Bench, missing: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clone = _clone(bench, files={"pkg/a.py": text(l20="theirs\n")})
+    clone = _clone(bench, files={"pkg/a.py": make_text(l20="theirs\n")})
     given = [
         part
         for option, value in zip(HEAD[::2], HEAD[1::2], strict=True)
@@ -506,7 +506,7 @@ sys.exit(cli.main(sys.argv[2:]))
 
 @pytest.mark.parametrize("after", [0, 1])
 def test_a_killed_import_is_finished_by_a_rerun(bench: Bench, after: int) -> None:
-    clone = _clone(bench, files={"pkg/a.py": text(l20="theirs\n")})
+    clone = _clone(bench, files={"pkg/a.py": make_text(l20="theirs\n")})
     arguments = _arguments(bench, "import", "HEAD", "--repo", str(clone), *HEAD)
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(bench.root)}
     killed = subprocess.run(
@@ -525,7 +525,9 @@ def test_a_killed_import_is_finished_by_a_rerun(bench: Bench, after: int) -> Non
 
 def test_a_killed_refresh_is_finished_by_a_rerun(bench: Bench) -> None:
     for n, name in ((3, "one"), (20, "two")):
-        bench.add(name, bench.upstream.diff({"pkg/a.py": text(**{f"l{n}": "ours\n"})}, context=3))
+        bench.add(
+            name, bench.upstream.diff({"pkg/a.py": make_text(**{f"l{n}": "ours\n"})}, context=3)
+        )
     arguments = _arguments(bench, "refresh")
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(bench.root)}
     killed = subprocess.run(

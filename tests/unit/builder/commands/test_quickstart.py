@@ -137,12 +137,12 @@ def test_the_table_names_losses_speed_and_problems() -> None:
 
 
 def test_verify_refuses_what_is_no_environment(tmp_path: Path) -> None:
-    with errors.refused(errors.INVALID, where=tmp_path, remedy="--output env:"):
+    with errors.expect_user_error(errors.INVALID, where=tmp_path, remedy="--output env:"):
         verification.verify_environment(tmp_path, steps=1, devices="1", workdir="", root=ROOT)
     program = tmp_path / "opt/rosetta/bin/rosetta"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\necho oops >&2\nexit 7\n")
     program.chmod(0o755)
     (tmp_path / "opt/rosetta/lock.json").write_text("{}")
-    with errors.refused(errors.FAILED, where=tmp_path, value=7):
+    with errors.expect_user_error(errors.FAILED, where=tmp_path, value=7):
         verification.verify_environment(tmp_path, steps=1, devices="1", workdir="", root=ROOT)

@@ -13,7 +13,7 @@ from tests.support import nightly_report
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ROSETTA_CACHE", str(tmp_path / "cache"))
     (tmp_path / "reports").mkdir()
-    (tmp_path / "reports/2026-11-28.json").write_text(json.dumps(nightly_report.report()))
+    (tmp_path / "reports/2026-11-28.json").write_text(json.dumps(nightly_report.make_report()))
     return tmp_path
 
 

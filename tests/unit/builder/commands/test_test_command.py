@@ -189,5 +189,5 @@ def test_a_baked_environments_python(context: Context, tmp_path: Path) -> None:
 def test_what_has_no_python_is_refused(
     context: Context, inside: str, kind: str, where: str, value: str | None
 ) -> None:
-    with errors.refused(kind, where=where, value=value):
+    with errors.expect_user_error(kind, where=where, value=value):
         test._make_python_command(context, inside)

@@ -131,7 +131,7 @@ def test_a_training_on_the_cpu_is_no_training_on_a_gpu(
 ) -> None:
     assert _argv("image:x", "--gpu") == 2
     error = errors.from_document(json.loads(capsys.readouterr().out))
-    errors.check(error, errors.UNSUPPORTED, where="image:x", value="cpu", remedy="--gpu")
+    errors.check_error(error, errors.UNSUPPORTED, where="image:x", value="cpu", remedy="--gpu")
     del engine.answer["result"]["runs"][0]["platform"]
     assert _argv("image:x", "--gpu") == 2
 
@@ -158,5 +158,5 @@ def test_docker_is_given_the_gpus_and_buildah_refuses(monkeypatch: pytest.Monkey
     for gpus in (True, False):
         docker.Docker().run("x", ["true"], RunLimits(gpus=gpus))
     assert ["--gpus" in argv for argv in seen] == [True, False]
-    with errors.refused(errors.UNSUPPORTED, where="x", remedy="--engine docker"):
+    with errors.expect_user_error(errors.UNSUPPORTED, where="x", remedy="--engine docker"):
         Buildah().run("x", ["true"], RunLimits(gpus=True))

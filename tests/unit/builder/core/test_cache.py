@@ -107,7 +107,7 @@ def test_two_at_once_make_it_once(cache: Cache) -> None:
 
 def test_unwritable_cache_is_the_users_to_mend(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with errors.refused(errors.DENIED, where="file", remedy="ROSETTA_CACHE") as caught:
+    with errors.expect_user_error(errors.DENIED, where="file", remedy="ROSETTA_CACHE") as caught:
         Cache(tmp_path / "file").path("trees")
     assert "ROSETTA_CACHE" in caught.value.do
 
@@ -160,9 +160,9 @@ def test_du_counts_hard_links_once_and_prune_spares_what_is_fresh(cache: Cache) 
 def test_a_folder_of_other_files_is_no_cache(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/mine").write_text("x")
-    with errors.refused(errors.EXISTS, where=tmp_path, remedy="ROSETTA_CACHE"):
+    with errors.expect_user_error(errors.EXISTS, where=tmp_path, remedy="ROSETTA_CACHE"):
         Cache(tmp_path).path("trees")
-    with errors.refused(errors.CONFLICT, where=tmp_path, remedy="ROSETTA_CACHE"):
+    with errors.expect_user_error(errors.CONFLICT, where=tmp_path, remedy="ROSETTA_CACHE"):
         cache_inspection.prune_entries(Cache(tmp_path), days=0, sources=True, dry_run=False)
     assert (tmp_path / "bin/mine").exists()
 

@@ -194,26 +194,26 @@ def test_two_overrides_of_one_project(tmp_path: Path) -> None:
         REAL.read_text(encoding="utf-8"),
     )
     (tmp_path / "manifest.yaml").write_text(text, encoding="utf-8")
-    with errors.refused(errors.CONFLICT, where="overrides.1", value="x"):
+    with errors.expect_user_error(errors.CONFLICT, where="overrides.1", value="x"):
         manifest.load(tmp_path / "manifest.yaml")
 
 
 def test_a_link_out_of_the_repository_is_refused(tmp_path: Path) -> None:
     (tmp_path / "patches").symlink_to("/etc")
-    with errors.refused(errors.INVALID, where=tmp_path):
+    with errors.expect_user_error(errors.INVALID, where=tmp_path):
         _load(tmp_path).source("t5x")
 
 
 def test_missing_file_and_wrong_encoding(tmp_path: Path) -> None:
-    with errors.refused(errors.MISSING, where="none.yaml", remedy="--manifest"):
+    with errors.expect_user_error(errors.MISSING, where="none.yaml", remedy="--manifest"):
         manifest.load(tmp_path / "none.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"version: 1 # \xe9\n")
-    with errors.refused(errors.MISSING, where="latin.yaml", names="UTF-8"):
+    with errors.expect_user_error(errors.MISSING, where="latin.yaml", names="UTF-8"):
         manifest.load(tmp_path / "latin.yaml")
 
 
 def test_unknown_distribution_names_the_known_ones(tmp_path: Path) -> None:
-    with errors.refused(
+    with errors.expect_user_error(
         errors.UNKNOWN, where="--distribution", value="t5", remedy="pax-1.4"
     ) as caught:
         _load(tmp_path).distribution("t5")

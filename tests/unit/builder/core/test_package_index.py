@@ -11,7 +11,7 @@ import pytest
 from builder.core import package_index
 from rosetta.core.errors import UserError
 from tests.support import errors
-from tests.support.package_index import Index, serving
+from tests.support.package_index import Index, serve_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ NAME = "thing-1.0-py3-none-any.whl"
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    with serving() as made:
+    with serve_index() as made:
         for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "http_proxy", "HTTP_PROXY"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("PIP_INDEX_URL", made.url)
@@ -58,7 +58,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(digest: str, tmp_path: Pat
     got = package_index.fetch_file("thing", "1.0", digest, tmp_path)
     whole = got.read_bytes()
     got.write_bytes(whole[:100])
-    with errors.refused(errors.MISSING, value="thing==1.0", remedy="--offline"):
+    with errors.expect_user_error(errors.MISSING, value="thing==1.0", remedy="--offline"):
         package_index.fetch_file("thing", "1.0", digest, tmp_path, offline=True)
     assert package_index.fetch_file("thing", "1.0", digest, tmp_path).read_bytes() == whole
 
@@ -78,7 +78,7 @@ def test_faults_are_one_clear_error_and_a_rerun_converges(
 ) -> None:
     server.fault = fault
     into = tmp_path / "wheels"
-    with errors.refused(kind, names=fact) as caught:
+    with errors.expect_user_error(kind, names=fact) as caught:
         package_index.fetch_file("thing", "1.0", digest, into)
     assert "\n" not in str(caught.value)
     assert _nothing_kept(into)
@@ -93,9 +93,11 @@ def test_a_broken_transfer_is_tried_again(server: Index, digest: str, tmp_path: 
 
 @pytest.mark.usefixtures("digest")
 def test_unknown_project_and_hash(tmp_path: Path) -> None:
-    with errors.refused(errors.FAILED, value=404, where="/simple/nothing/"):
+    with errors.expect_user_error(errors.FAILED, value=404, where="/simple/nothing/"):
         package_index.fetch_file("nothing", "1.0", "1" * 64, tmp_path)
-    with errors.refused(errors.MISSING, where="/simple/thing/", names=("thing", "000000000000")):
+    with errors.expect_user_error(
+        errors.MISSING, where="/simple/thing/", names=("thing", "000000000000")
+    ):
         package_index.fetch_file("thing", "1.0", "0" * 64, tmp_path)
 
 
@@ -121,14 +123,14 @@ def test_a_hostile_file_name_is_refused(server: Index, tmp_path: Path) -> None:
     evil.write_bytes(b"data")
     digest = server.add("thing", evil)
     server.files["thing"] = {"..%2f..%2fevil.whl": b"data"}
-    with errors.refused(errors.INVALID, value="../../evil.whl"):
+    with errors.expect_user_error(errors.INVALID, value="../../evil.whl"):
         package_index.fetch_file("thing", "1.0", digest, tmp_path / "wheels")
     assert not list(tmp_path.rglob("evil*"))
 
 
 def test_unreachable_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    with errors.refused(errors.UNREACHABLE):
+    with errors.expect_user_error(errors.UNREACHABLE):
         package_index.fetch_file("thing", "1.0", "0" * 64, tmp_path)
 
 

@@ -50,7 +50,7 @@ def test_of_a_long_output_the_end_is_shown() -> None:
     ],
 )
 def test_a_failure_shows_the_end_of_what_was_printed(code: str, facts: list[str]) -> None:
-    with errors.refused(
+    with errors.expect_user_error(
         errors.FAILED, where="here", names=("it failed: ", *facts), remedy="mend it"
     ):
         subprocesses.run_program(
@@ -60,7 +60,9 @@ def test_a_failure_shows_the_end_of_what_was_printed(code: str, facts: list[str]
 
 def test_what_it_printed_and_what_is_not_there() -> None:
     assert subprocesses.run_program([sys.executable, "-c", "print('fine')"]) == "fine\n"
-    with errors.refused(errors.MISSING, where="no-such-program", remedy="install no-such-program"):
+    with errors.expect_user_error(
+        errors.MISSING, where="no-such-program", remedy="install no-such-program"
+    ):
         subprocesses.run_program(["/nowhere/no-such-program"])
 
 

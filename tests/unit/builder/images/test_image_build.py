@@ -17,8 +17,8 @@ import pytest
 from builder.core import archives
 from builder.images.oci import blob_compression, layout
 from tests.support import errors, image_bases, small_distribution
-from tests.support.image_bases import OTHER, OWN, images
-from tests.support.package_index import serving
+from tests.support.image_bases import OTHER, OWN, build_image
+from tests.support.package_index import serve_index
 from tests.support.small_distribution import ROOT, Chain
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Chain]:
-    with serving() as index:
-        made = small_distribution.make(tmp_path, index)
-        image_bases.base(tmp_path)
+    with serve_index() as index:
+        made = small_distribution.make_distribution(tmp_path, index)
+        image_bases.copy_base(tmp_path)
         yield made
 
 
@@ -66,7 +66,7 @@ def _members(
 
 
 def _digest(chain: Chain, *more: str) -> str:
-    status, document, stderr = images(chain, *more)
+    status, document, stderr = build_image(chain, *more)
     assert status == 0, stderr
     result: dict[str, Any] = document["result"]  # type: ignore[assignment]
     return str(result["digest"])
@@ -176,24 +176,24 @@ def test_nothing_changed_writes_nothing(chain: Chain) -> None:
 
 def test_a_tar_is_not_written_twice(chain: Chain) -> None:
     place = chain.folder / "image.tar"
-    status, _, stderr = images(chain, output=f"oci:{place}")
+    status, _, stderr = build_image(chain, output=f"oci:{place}")
     assert status == 0, stderr
     first, state = place.read_bytes(), place.stat()
-    status, _, stderr = images(chain, output=f"oci:{place}")
+    status, _, stderr = build_image(chain, output=f"oci:{place}")
     assert (status, place.stat().st_mtime_ns, place.stat().st_ino) == (
         0,
         state.st_mtime_ns,
         state.st_ino,
     ), stderr
     place.write_bytes(first[:-512])
-    status, _, stderr = images(chain, output=f"oci:{place}")
+    status, _, stderr = build_image(chain, output=f"oci:{place}")
     assert status == 0, stderr
     assert place.read_bytes() == first
 
 
 def test_dry_run_says_what_is_done_and_does_nothing(chain: Chain) -> None:
     def steps() -> dict[str, bool]:
-        status, document, stderr = images(chain, "--dry-run")
+        status, document, stderr = build_image(chain, "--dry-run")
         assert status == 0, stderr
         return {step["stage"]: step["done"] for step in document["result"]["steps"]}  # type: ignore[index]
 
@@ -228,7 +228,9 @@ def test_distributions_of_a_line_share_what_they_have_in_common(chain: Chain) ->
     """A second distribution with one package more: all of the first's lower layers are its too, byte for byte, though made in another cache."""
     _digest(chain)
     first = _read(chain)
-    extra = small_distribution._wheel(chain.folder / "extra-1.0-py3-none-any.whl", "extra", "1.0")
+    extra = small_distribution._write_wheel(
+        chain.folder / "extra-1.0-py3-none-any.whl", "extra", "1.0"
+    )
     lock = (chain.folder / "locks/thing-cpu.txt").read_text()
     (chain.folder / "locks/more-cpu.txt").write_text(
         f"extra==1.0 \\\n    --hash=sha256:{chain.index.add('extra', extra)}\n{lock}"
@@ -241,7 +243,7 @@ def test_distributions_of_a_line_share_what_they_have_in_common(chain: Chain) ->
         )
     )
     chain.extra["ROSETTA_CACHE"] = str(chain.folder / "cache2")
-    status, _, stderr = images(chain, "--distribution", "more")
+    status, _, stderr = build_image(chain, "--distribution", "more")
     assert status == 0, stderr
     for one in first.index.images:
         other = _image(_read(chain), one.architecture)
@@ -276,7 +278,9 @@ def test_the_same_on_another_machine(chain: Chain) -> None:
 def test_compressions_hold_the_same_content(chain: Chain) -> None:
     _digest(chain)
     first = _read(chain)
-    status, _, stderr = images(chain, "--compression", "zstd", output=f"oci:{chain.folder}/other")
+    status, _, stderr = build_image(
+        chain, "--compression", "zstd", output=f"oci:{chain.folder}/other"
+    )
     assert status == 0, stderr
     other = _read(chain, "other")
     assert [one.diff_id for one in _image(first).layers[:-1]] == [
@@ -301,7 +305,7 @@ def test_compressions_hold_the_same_content(chain: Chain) -> None:
     ],
 )
 def test_bad_requests(chain: Chain, more: tuple[str, ...], word: str) -> None:
-    status, document, stderr = images(chain, *more)
+    status, document, stderr = build_image(chain, *more)
     assert status == 2, stderr
     assert word in json.dumps(document["error"])
     assert "Traceback" not in stderr
@@ -311,7 +315,7 @@ def test_bad_requests(chain: Chain, more: tuple[str, ...], word: str) -> None:
 def test_zstd_where_it_may_not_be_read_is_said(chain: Chain) -> None:
     place = f"bundle:{chain.folder}/bundle"
     for more, said in ((("--compression", "zstd"), True), ((), False)):
-        status, _, stderr = images(chain, *more, output=place)
+        status, _, stderr = build_image(chain, *more, output=place)
         assert status == 0, stderr
         assert ("cannot read zstd" in stderr) is said
 
@@ -330,7 +334,7 @@ def test_one_architecture_that_fails_leaves_nothing(chain: Chain) -> None:
     whole = blob.read_bytes()
     blob.chmod(0o644)
     blob.write_bytes(whole[:-1] + b"x")
-    status, document, stderr = images(chain)
+    status, document, stderr = build_image(chain)
     assert status == 2, stderr
     assert document["result"] is None
     assert not (chain.folder / "image").exists()
@@ -342,10 +346,10 @@ def test_one_architecture_that_fails_leaves_nothing(chain: Chain) -> None:
 def test_a_foreign_folder_is_refused_before_anything_is_made(chain: Chain) -> None:
     (chain.folder / "image").mkdir()
     (chain.folder / "image/mine.txt").write_text("mine")
-    status, document, _ = images(chain)
+    status, document, _ = build_image(chain)
     assert status == 2
     error = errors.from_document(document)
-    errors.check(error, errors.EXISTS, where=chain.folder / "image")
+    errors.check_error(error, errors.EXISTS, where=chain.folder / "image")
     assert not (chain.cache / "layers").exists()
 
 
@@ -373,13 +377,13 @@ def test_a_full_disk_is_one_line_and_a_rerun_converges(chain: Chain) -> None:
     ).returncode:
         pytest.skip("this machine does not let us mount")
     try:
-        status, _, stderr = images(chain, output=f"oci:{small}/image")
+        status, _, stderr = build_image(chain, output=f"oci:{small}/image")
         assert status == 2
         assert "o space left" in stderr
         assert "Traceback" not in stderr
         assert list(small.iterdir()) == []
         subprocess.run(["mount", "-o", "remount,size=500m", str(small)], check=True)
-        status, document, stderr = images(chain, output=f"oci:{small}/image")
+        status, document, stderr = build_image(chain, output=f"oci:{small}/image")
         assert status == 0, stderr
         assert document["result"]["digest"] == wanted  # type: ignore[index]
         layout.read_layout(small / "image")
@@ -394,7 +398,7 @@ def test_killed_at_any_stage_a_rerun_ends_right(chain: Chain) -> None:
         "--output",
         f"oci:{chain.folder}/image",
         "--base",
-        f"oci:{image_bases.base(chain.folder)}",
+        f"oci:{image_bases.copy_base(chain.folder)}",
     )
     wanted = _digest(chain)
     for folder in (chain.folder / "image", chain.cache):
@@ -448,7 +452,7 @@ def test_killed_while_a_layout_is_replaced(chain: Chain) -> None:
                 "--output",
                 f"oci:{chain.folder}/image",
                 "--base",
-                f"oci:{image_bases.base(chain.folder)}",
+                f"oci:{image_bases.copy_base(chain.folder)}",
             ),
         ]
         done = subprocess.run(

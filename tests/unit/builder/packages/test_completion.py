@@ -35,7 +35,7 @@ def test_the_files_are_those_of_the_package_that_is_baked(tmp_path: Path) -> Non
     assert "selfproof" in text
     assert "selfproof" not in completion.make_files(PACKAGE, "here")["bash"]
     registry.write_text("no Python")
-    with errors.refused(errors.FAILED, where=package, names="SyntaxError"):
+    with errors.expect_user_error(errors.FAILED, where=package, names="SyntaxError"):
         completion.make_files(package, "broken")
     (package / "commands" / "completion.py").unlink()
     assert not completion.has_completion(package)

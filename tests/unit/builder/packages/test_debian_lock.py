@@ -25,7 +25,7 @@ DEB = Deb(
 
 @pytest.fixture
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mirror:
-    debian_packages.need("dpkg-deb", "/usr/lib/apt/apt-helper")
+    debian_packages.need_programs("dpkg-deb", "/usr/lib/apt/apt-helper")
     made = Mirror(tmp_path / "mirror")
     monkeypatch.setenv(debian_mirrors.MIRROR, made.url)
     monkeypatch.setenv(debian_mirrors.SECURITY, made.url)
@@ -34,7 +34,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mirror:
 
 
 def _written(tmp_path: Path, lock: BaseLock) -> Any:
-    loaded = debian_packages.loaded(tmp_path)
+    loaded = debian_packages.load_manifest(tmp_path)
     debian_lock.lock_path(loaded, lock.base, lock.architecture).write_text(
         debian_lock.render_lock(lock), encoding="utf-8"
     )
@@ -47,7 +47,9 @@ def _current(tmp_path: Path, **changes: Any) -> BaseLock:
             "trixie",
             "trixie",
             "amd64",
-            debian_lock.compute_inputs_key(debian_packages.loaded(tmp_path), "trixie", "amd64"),
+            debian_lock.compute_inputs_key(
+                debian_packages.load_manifest(tmp_path), "trixie", "amd64"
+            ),
             (("debian:trixie-slim", "sha256:" + "b" * 64),),
             (DEB,),
         ),
@@ -58,9 +60,9 @@ def _current(tmp_path: Path, **changes: Any) -> BaseLock:
 def test_a_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
     lock = _current(tmp_path)
     assert debian_lock.load_lock(_written(tmp_path, lock), "trixie", "amd64") == lock
-    assert debian_lock.load_lock(debian_packages.loaded(tmp_path), "trixie", "arm64") == BaseLock(
-        "trixie", "trixie", "arm64"
-    )
+    assert debian_lock.load_lock(
+        debian_packages.load_manifest(tmp_path), "trixie", "arm64"
+    ) == BaseLock("trixie", "trixie", "arm64")
 
 
 def test_the_real_locks_are_current_and_name_no_machine() -> None:
@@ -101,7 +103,7 @@ def test_a_spoilt_lock_is_refused(tmp_path: Path, spoil: Callable[[dict[str, Any
     data = json.loads(file.read_text(encoding="utf-8"))
     spoil(data)
     file.write_text(json.dumps(data), encoding="utf-8")
-    with errors.refused(
+    with errors.expect_user_error(
         errors.INVALID, where=file.name, names=("trixie", "amd64"), remedy="lock --base"
     ):
         debian_lock.load_lock(loaded, "trixie", "amd64")
@@ -109,7 +111,7 @@ def test_a_spoilt_lock_is_refused(tmp_path: Path, spoil: Callable[[dict[str, Any
 
 def test_a_lock_for_other_packages_says_so(tmp_path: Path) -> None:
     loaded = _written(tmp_path, _current(tmp_path, inputs="0" * 64))
-    with errors.refused(
+    with errors.expect_user_error(
         errors.DIFFERS, where="base-trixie-amd64.json", names="docker/packages"
     ) as caught:
         debian_lock.load_lock(loaded, "trixie", "amd64")
@@ -157,7 +159,7 @@ def test_the_folder_holds_the_files_and_an_index(cache: Cache, mirror: Mirror) -
 
 def test_offline_says_what_is_not_there(cache: Cache, mirror: Mirror) -> None:
     mirror.add("first")
-    with errors.refused(
+    with errors.expect_user_error(
         errors.MISSING, where="debs", names=("1 of 1", "trixie"), remedy="--offline"
     ):
         debian_lock.fetch_packages(cache, mirror.lock(), offline=True)
@@ -166,7 +168,7 @@ def test_offline_says_what_is_not_there(cache: Cache, mirror: Mirror) -> None:
 def test_what_a_mirror_no_longer_has(cache: Cache, mirror: Mirror) -> None:
     kept, lost = mirror.add("kept"), mirror.add("lost")
     (mirror.folder / lost.filename).unlink()
-    with errors.refused(errors.MISSING, names="lost 1.0", remedy="lock --base") as caught:
+    with errors.expect_user_error(errors.MISSING, names="lost 1.0", remedy="lock --base") as caught:
         debian_lock.fetch_packages(cache, mirror.lock())
     assert "lock --base" in caught.value.do
     assert not list(cache.path("base").glob("debs-*"))
@@ -192,7 +194,9 @@ def test_a_package_that_is_gone_everywhere_is_superseded(
 ) -> None:
     lost = mirror.add("lost")
     (mirror.folder / lost.filename).unlink()
-    with errors.refused(errors.MISSING, names="lost 1.0", error=debian_lock.SupersededError):
+    with errors.expect_user_error(
+        errors.MISSING, names="lost 1.0", error=debian_lock.SupersededError
+    ):
         debian_lock.fetch_packages(cache, replace(mirror.lock(), date=date))
 
 
@@ -201,7 +205,7 @@ def test_a_package_that_only_cannot_be_reached_is_not_superseded(
 ) -> None:
     mirror.add("first")
     monkeypatch.setenv(debian_mirrors.MIRROR, "http://127.0.0.1:9/debian")
-    with errors.refused(errors.UNREACHABLE, names="first 1.0") as caught:
+    with errors.expect_user_error(errors.UNREACHABLE, names="first 1.0") as caught:
         debian_lock.fetch_packages(cache, replace(mirror.lock(), date="2026-01-31"))
     assert not isinstance(caught.value, debian_lock.SupersededError)
 
@@ -212,7 +216,7 @@ def test_each_file_has_its_own_reason(cache: Cache, mirror: Mirror) -> None:
     (mirror.folder / gone.filename).unlink()
     file = mirror.folder / damaged.filename
     file.write_bytes(file.read_bytes()[:-1] + b"x")
-    with errors.refused(errors.UNREACHABLE, names="odd 1.0+deb2") as caught:
+    with errors.expect_user_error(errors.UNREACHABLE, names="odd 1.0+deb2") as caught:
         debian_lock.fetch_packages(cache, replace(mirror.lock(), date="2026-01-31"))
     assert not isinstance(caught.value, debian_lock.SupersededError)
 
@@ -225,7 +229,7 @@ def test_a_date_that_is_none_spoils_the_lock(date: Any, tmp_path: Path) -> None:
     file.write_text(
         json.dumps(json.loads(file.read_text(encoding="utf-8")) | {"date": date}), encoding="utf-8"
     )
-    with errors.refused(
+    with errors.expect_user_error(
         errors.INVALID, where=file.name, names=("trixie", "amd64"), remedy="lock --base"
     ):
         debian_lock.load_lock(loaded, "trixie", "amd64")
@@ -235,7 +239,7 @@ def test_another_file_under_the_name_is_not_taken(cache: Cache, mirror: Mirror) 
     deb = mirror.add("first")
     file = mirror.folder / deb.filename
     file.write_bytes(file.read_bytes()[:-1] + b"x")
-    with errors.refused(errors.UNREACHABLE, names="first 1.0"):
+    with errors.expect_user_error(errors.UNREACHABLE, names="first 1.0"):
         debian_lock.fetch_packages(cache, mirror.lock())
     assert not list(cache.path("debs").glob("*.deb"))
 
@@ -249,5 +253,5 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(cache: Cache, mirror: Mirr
 
 def test_a_package_of_another_name_is_refused(cache: Cache, mirror: Mirror) -> None:
     lock = replace(mirror.lock(), packages=(replace(mirror.add("first"), name="other"),))
-    with errors.refused(errors.DIFFERS, names="other 1.0", remedy="lock --base"):
+    with errors.expect_user_error(errors.DIFFERS, names="other 1.0", remedy="lock --base"):
         debian_lock.fetch_packages(cache, lock)

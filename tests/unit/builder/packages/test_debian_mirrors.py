@@ -76,7 +76,7 @@ def test_apt_itself_reads_sources_without_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real apt with a source that is a folder, and no lists at all."""
-    debian_packages.need("apt-get", "apt-config")
+    debian_packages.need_programs("apt-get", "apt-config")
     archive = tmp_path / "archive"
     (archive / "dists/trixie").mkdir(parents=True)
     (archive / "dists/trixie/Release").write_text(
@@ -131,7 +131,7 @@ def test_security_files_come_from_the_security_mirror(
 
 
 def test_an_unknown_security_mirror_is_named() -> None:
-    with errors.refused(errors.MISSING, where=debian_mirrors.SECURITY) as caught:
+    with errors.expect_user_error(errors.MISSING, where=debian_mirrors.SECURITY) as caught:
         debian_mirrors.mirror_url({"debian": "https://a.example/mirror"}, "pool/updates/x.deb")
     assert caught.value.where == debian_mirrors.SECURITY
 
@@ -165,7 +165,7 @@ def test_an_address_that_is_none_is_refused_without_its_secret(
     for name in (debian_mirrors.MIRROR, debian_mirrors.SECURITY, debian_mirrors.SNAPSHOT):
         monkeypatch.setenv(name, "https://a.example/debian")
     monkeypatch.setenv(variable, "https://u:secretword@a.example/debian main\ndeb x")
-    with errors.refused(errors.INVALID, where=variable) as caught:
+    with errors.expect_user_error(errors.INVALID, where=variable) as caught:
         find()
     assert caught.value.where == variable
     assert "secretword" not in str(caught.value)

@@ -14,7 +14,7 @@ from builder.packages import dependency_check, uv
 from builder.packages.dependency_check import Finding
 from builder.packages.lock_file import marker_environment
 from tests.support import errors
-from tests.support.package_archives import metadata, wheel
+from tests.support.package_archives import format_metadata, write_wheel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ def _site(folder: Path, *packages: tuple[str, str, tuple[str, ...]]) -> Path:
     for name, version, requires in packages:
         info = folder / f"{name}-{version}.dist-info"
         info.mkdir(parents=True)
-        (info / "METADATA").write_text(metadata(name, version, requires))
+        (info / "METADATA").write_text(format_metadata(name, version, requires))
     return folder
 
 
@@ -83,9 +83,9 @@ def test_for_another_python_and_machine(tmp_path: Path) -> None:
 
 def test_finds_what_uv_finds(tmp_path: Path) -> None:
     made = [
-        wheel(tmp_path, "a", "1", "b>=2", "gone<3", "c"),
-        wheel(tmp_path, "b", "1.5"),
-        wheel(tmp_path, "c", "1"),
+        write_wheel(tmp_path, "a", "1", "b>=2", "gone<3", "c"),
+        write_wheel(tmp_path, "b", "1.5"),
+        write_wheel(tmp_path, "c", "1"),
     ]
     python = tmp_path / "env/bin/python"
     uv.run("venv", "--quiet", "--no-project", "--python", sys.executable, str(tmp_path / "env"))
@@ -118,7 +118,7 @@ def test_finds_what_uv_finds(tmp_path: Path) -> None:
     assert len(ours) == 2
 
     bare = _manifest(tmp_path)
-    with errors.refused(errors.CONFLICT, where="line l", names=("b>=2", "1.5", "1 more")):
+    with errors.expect_user_error(errors.CONFLICT, where="line l", names=("b>=2", "1.5", "1 more")):
         dependency_check.require_explained(python, bare, "l")
     explained = _manifest(
         tmp_path,
@@ -129,7 +129,7 @@ def test_finds_what_uv_finds(tmp_path: Path) -> None:
         "the tests want it old",
         "nobody imports it here",
     }
-    with errors.refused(errors.CONFLICT, where="line other", names=("a", "gone<3")):
+    with errors.expect_user_error(errors.CONFLICT, where="line other", names=("a", "gone<3")):
         dependency_check.require_explained(python, explained, "other")
 
 
@@ -157,5 +157,5 @@ def test_what_an_override_explains(
 
 
 def test_half_an_environment(tmp_path: Path) -> None:
-    with errors.refused(errors.DAMAGED, where=tmp_path):
+    with errors.expect_user_error(errors.DAMAGED, where=tmp_path):
         dependency_check.require_explained(tmp_path / "bin/python", _manifest(tmp_path), "l")

@@ -46,7 +46,7 @@ def test_fresh_then_nothing_then_one_part(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_one_line() -> None:
-    with errors.refused(errors.DENIED, where="/proc/none/env", remedy="--output env:DIR"):
+    with errors.expect_user_error(errors.DENIED, where="/proc/none/env", remedy="--output env:DIR"):
         environment_assembly.assemble_parts(Path("/proc/none/env"), [])
 
 
@@ -72,13 +72,15 @@ def test_an_empty_folder_is_taken_and_a_foreign_one_is_not(tmp_path: Path) -> No
     foreign.mkdir()
     (foreign / "thesis.tex").write_text("mine")
     environment_assembly.assemble_parts(empty, [_part("a", "1")])
-    with errors.refused(errors.EXISTS, where=foreign, remedy="empty"):
+    with errors.expect_user_error(errors.EXISTS, where=foreign, remedy="empty"):
         environment_assembly.assemble_parts(foreign, [_part("a", "1")])
     assert [path.name for path in foreign.iterdir()] == ["thesis.tex"]
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to(empty)
     for name in ("file", "link"):
-        with errors.refused(errors.EXISTS, where=tmp_path / name, remedy="--output env:DIR"):
+        with errors.expect_user_error(
+            errors.EXISTS, where=tmp_path / name, remedy="--output env:DIR"
+        ):
             environment_assembly.assemble_parts(tmp_path / name, [_part("a", "1")])
 
 
@@ -145,7 +147,7 @@ def test_a_folder_of_the_same_hidden_name_is_left_alone(tmp_path: Path) -> None:
     other = tmp_path / ".out.rosetta-new"
     other.mkdir()
     (other / "precious").write_text("mine")
-    with errors.refused(errors.EXISTS, where=other):
+    with errors.expect_user_error(errors.EXISTS, where=other):
         environment_assembly.assemble_parts(tmp_path / "out", [_part("a", "1")])
     assert (other / "precious").read_text() == "mine"
 
@@ -157,7 +159,7 @@ def test_another_distribution_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / ".rosetta").mkdir()
     (tmp_path / environment_assembly.STATE).write_text('{"parts": {}}')
     environment_assembly.refuse_foreign_output(tmp_path, "t5x")
-    with errors.refused(errors.CONFLICT, where=tmp_path, value="t5x", remedy="pax"):
+    with errors.expect_user_error(errors.CONFLICT, where=tmp_path, value="t5x", remedy="pax"):
         environment_assembly.refuse_foreign_output(tmp_path, "pax")
 
 

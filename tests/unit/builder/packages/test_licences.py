@@ -135,5 +135,5 @@ def test_a_record_cannot_reach_outside(tmp_path: Path) -> None:
 
 def test_a_package_without_metadata_is_a_broken_one(tmp_path: Path) -> None:
     (tmp_path / "site/x-1.dist-info").mkdir(parents=True)
-    with errors.refused(errors.DAMAGED, where="x-1.dist-info", names="METADATA"):
+    with errors.expect_user_error(errors.DAMAGED, where="x-1.dist-info", names="METADATA"):
         licences.write_licences(tmp_path / "out", tmp_path / "site", {})

@@ -70,7 +70,7 @@ def test_missing_lock_says_how_to_make_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", ["helper==1.0 \\\n", f"helper==1.0 \\\n    --hash=sha256:{A} \\\n"])
 def test_a_cut_off_lock_is_refused(tmp_path: Path, cut: str) -> None:
-    with errors.refused(errors.DAMAGED, where="lock.txt:2", remedy="build.py lock"):
+    with errors.expect_user_error(errors.DAMAGED, where="lock.txt:2", remedy="build.py lock"):
         _read(tmp_path, f"numpy==2.0 --hash=sha256:{A}\n{cut}")
 
 
@@ -78,7 +78,7 @@ def test_the_sum_in_the_head_is_checked(tmp_path: Path) -> None:
     body = f"numpy==2.0 \\\n    --hash=sha256:{A}\n"
     head = f"# pins: {hashlib.sha256(body.encode()).hexdigest()}\n"
     assert len(_read(tmp_path, head + body)) == 1
-    with errors.refused(errors.DAMAGED, where="lock.txt", remedy="git checkout"):
+    with errors.expect_user_error(errors.DAMAGED, where="lock.txt", remedy="git checkout"):
         _read(tmp_path, head + body.replace("2.0", "2.1"))
 
 

@@ -102,12 +102,14 @@ def test_installed_it_starts_runs(tmp_path: Path) -> None:
 
 
 def test_the_other_wheel_needs_an_accelerator(tmp_path: Path) -> None:
-    with errors.refused(errors.MISSING, where="--accelerator", remedy=("cuda12", "cuda13")):
+    with errors.expect_user_error(
+        errors.MISSING, where="--accelerator", remedy=("cuda12", "cuda13")
+    ):
         make(tmp_path, "transformer-engine")
 
 
 def test_a_file_in_the_way_is_said(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("mine")
-    with errors.refused(errors.EXISTS, where="--output"):
+    with errors.expect_user_error(errors.EXISTS, where="--output"):
         make(tmp_path, "launcher", "--output", str(tmp_path / "a"))
     assert (tmp_path / "a").read_text() == "mine"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    yield from small_environment.make()
+    yield from small_environment.make_place()
 
 
 def test_only_what_people_call_has_a_door(place: Place) -> None:

@@ -76,5 +76,5 @@ def test_the_same_bytes_twice(tmp_path: Path) -> None:
 def test_what_is_no_wheel_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.whl", "w") as archive:
         archive.writestr("x.py", "")
-    with errors.refused(errors.INVALID, where="x.whl", remedy="delete"):
+    with errors.expect_user_error(errors.INVALID, where="x.whl", remedy="delete"):
         pure_python_wheels.strip_wheel(tmp_path / "x.whl", tmp_path / "y.whl")

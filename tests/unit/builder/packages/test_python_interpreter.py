@@ -42,7 +42,7 @@ def test_the_lines_own_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 def test_none_at_hand_says_which_and_how(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with errors.refused(
+    with errors.expect_user_error(
         errors.MISSING, where="PATH", value="3.99", remedy="apt-get install python3"
     ) as caught:
         python_interpreter.find_interpreter(["3.99"], "3.99")
@@ -56,7 +56,9 @@ def test_what_does_not_fit_is_refused(asked: str) -> None:
 
 
 def test_a_path_of_another_version_is_refused() -> None:
-    with errors.refused(errors.UNSUPPORTED, where=sys.executable, value=HERE, remedy="3.99"):
+    with errors.expect_user_error(
+        errors.UNSUPPORTED, where=sys.executable, value=HERE, remedy="3.99"
+    ):
         python_interpreter.find_interpreter(["3.99"], "3.99", sys.executable)
 
 
@@ -76,7 +78,7 @@ def test_a_shim_that_does_not_run_is_passed_over(
     assert (
         python_interpreter.find_interpreter(["3.98"], "3.98").path == tmp_path / "real/python3.98"
     )
-    with errors.refused(errors.MISSING, where="PATH", value="3.97"):
+    with errors.expect_user_error(errors.MISSING, where="PATH", value="3.97"):
         python_interpreter.find_interpreter(["3.97"], "3.97")
 
 
@@ -90,7 +92,7 @@ def test_a_folder_on_path_that_may_not_be_searched_is_passed_over(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     os.seteuid(65534)
     try:
-        with errors.refused(errors.MISSING, where="PATH", value="3.98"):
+        with errors.expect_user_error(errors.MISSING, where="PATH", value="3.98"):
             python_interpreter.find_interpreter(["3.98"], "3.98")
     finally:
         os.seteuid(0)
@@ -103,7 +105,7 @@ def test_a_python_in_a_folder_that_may_not_be_searched_is_refused(tmp_path: Path
     (hidden / "python3.98").touch(0o755)
     os.seteuid(65534)
     try:
-        with errors.refused(errors.FAILED, where="python3.98"):
+        with errors.expect_user_error(errors.FAILED, where="python3.98"):
             python_interpreter.find_interpreter(["3.98"], "3.98", str(hidden / "python3.98"))
     finally:
         os.seteuid(0)

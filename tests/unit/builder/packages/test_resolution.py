@@ -11,7 +11,7 @@ from builder.packages.lock_file import Pin
 from builder.packages.resolution import Request, Rules
 from rosetta.core.errors import UserError
 from tests.support import errors
-from tests.support.package_archives import publish, publish_sdist
+from tests.support.package_archives import publish_sdist, publish_wheel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,9 +37,9 @@ def _texts(pins: list[Pin]) -> list[str]:
 
 
 def test_only_the_files_that_are_installed_have_their_hash(index: Index, tmp_path: Path) -> None:
-    pure = publish(index, tmp_path, "pure", "1", "fast")
+    pure = publish_wheel(index, tmp_path, "pure", "1", "fast")
     wanted = {
-        publish(index, tmp_path, "fast", "2", tag=f"cp{python}-cp{python}-{platform}")
+        publish_wheel(index, tmp_path, "fast", "2", tag=f"cp{python}-cp{python}-{platform}")
         for python in ("311", "312")
         for platform in (X86, ARM)
     }
@@ -49,7 +49,7 @@ def test_only_the_files_that_are_installed_have_their_hash(index: Index, tmp_pat
         "cp311-cp311-musllinux_1_2_x86_64",
         "cp311-cp311-manylinux_2_35_x86_64",
     ):
-        publish(index, tmp_path, "fast", "2", tag=tag)
+        publish_wheel(index, tmp_path, "fast", "2", tag=tag)
     publish_sdist(index, tmp_path, "fast", "2")
     assert _locked(_request("pure")) == [
         Pin("fast", "2", "", tuple(sorted(wanted))),
@@ -60,7 +60,7 @@ def test_only_the_files_that_are_installed_have_their_hash(index: Index, tmp_pat
 def test_one_version_for_all_and_markers_only_where_they_say_something(
     index: Index, tmp_path: Path
 ) -> None:
-    publish(
+    publish_wheel(
         index,
         tmp_path,
         "a",
@@ -71,9 +71,9 @@ def test_one_version_for_all_and_markers_only_where_they_say_something(
         "b<2",
     )
     for name in ("on-arm", "old", "windows"):
-        publish(index, tmp_path, name, "1")
-    publish(index, tmp_path, "b", "1")
-    publish(index, tmp_path, "b", "2")
+        publish_wheel(index, tmp_path, name, "1")
+    publish_wheel(index, tmp_path, "b", "1")
+    publish_wheel(index, tmp_path, "b", "2")
     assert _texts(_locked(_request("a", "b"))) == [
         "a==1",
         "b==1",
@@ -83,14 +83,14 @@ def test_one_version_for_all_and_markers_only_where_they_say_something(
 
 
 def test_one_version_rather_than_the_newest_for_each_python(index: Index, tmp_path: Path) -> None:
-    publish(index, tmp_path, "a", "1")
-    publish(index, tmp_path, "a", "2", "python>=3.12")
+    publish_wheel(index, tmp_path, "a", "1")
+    publish_wheel(index, tmp_path, "a", "2", "python>=3.12")
     assert _texts(_locked(_request("a"))) == ["a==1"]
 
 
 def test_versions_at_hand_are_kept_where_they_fit(index: Index, tmp_path: Path) -> None:
     for version in ("1", "2", "3"):
-        publish(index, tmp_path, "a", version)
+        publish_wheel(index, tmp_path, "a", version)
     assert _texts(_locked(_request("a"))) == ["a==3"]
     kept = (Pin("a", "2", "", ("0" * 64,)),)
     assert _texts(_locked(_request("a"), kept)) == ["a==2"]
@@ -98,11 +98,11 @@ def test_versions_at_hand_are_kept_where_they_fit(index: Index, tmp_path: Path) 
 
 
 def test_a_missing_wheel_names_project_python_and_machine(index: Index, tmp_path: Path) -> None:
-    publish(index, tmp_path, "a", "1", "one", "two")
-    publish(index, tmp_path, "one", "1", tag="cp311-abi3-" + X86)
-    publish(index, tmp_path, "two", "1", tag="cp311-cp311-" + ARM)
-    publish(index, tmp_path, "two", "1", tag="cp311-abi3-" + X86)
-    with errors.refused(
+    publish_wheel(index, tmp_path, "a", "1", "one", "two")
+    publish_wheel(index, tmp_path, "one", "1", tag="cp311-abi3-" + X86)
+    publish_wheel(index, tmp_path, "two", "1", tag="cp311-cp311-" + ARM)
+    publish_wheel(index, tmp_path, "two", "1", tag="cp311-abi3-" + X86)
+    with errors.expect_user_error(
         errors.UNSUPPORTED,
         where="line test",
         names=("one 1 ", "3.11 on aarch64, ", "; two 1 ", "3.12 on aarch64"),
@@ -111,8 +111,8 @@ def test_a_missing_wheel_names_project_python_and_machine(index: Index, tmp_path
 
 
 def test_a_drop_with_a_marker_keeps_it_where_it_exists(index: Index, tmp_path: Path) -> None:
-    publish(index, tmp_path, "a", "1", "one")
-    publish(index, tmp_path, "one", "1", tag="cp311-abi3-" + X86)
+    publish_wheel(index, tmp_path, "a", "1", "one")
+    publish_wheel(index, tmp_path, "one", "1", tag="cp311-abi3-" + X86)
     rules = Rules(overrides=("one ; platform_machine == 'x86_64'",))
     assert _texts(_locked(_request("a", rules=rules))) == [
         "a==1",
@@ -121,9 +121,9 @@ def test_a_drop_with_a_marker_keeps_it_where_it_exists(index: Index, tmp_path: P
 
 
 def test_a_drop_with_a_marker_keeps_what_is_asked_for_here(index: Index, tmp_path: Path) -> None:
-    publish(index, tmp_path, "a", "1", "one>=2")
+    publish_wheel(index, tmp_path, "a", "1", "one>=2")
     for version in ("1", "1.5", "2"):
-        publish(index, tmp_path, "one", version)
+        publish_wheel(index, tmp_path, "one", version)
     rules = Rules(overrides=("one ; platform_machine == 'x86_64'",))
     assert _texts(_locked(_request("a", "one<1.2", rules=rules))) == [
         "a==1",
@@ -132,14 +132,14 @@ def test_a_drop_with_a_marker_keeps_what_is_asked_for_here(index: Index, tmp_pat
 
 
 def test_a_whole_drop_holds_for_our_own_requirements_too(index: Index, tmp_path: Path) -> None:
-    publish(index, tmp_path, "a", "1", "gone>=7")
+    publish_wheel(index, tmp_path, "a", "1", "gone>=7")
     assert _texts(_locked(_request("a", "Gone==1", rules=Rules(drops=("gone",))))) == ["a==1"]
 
 
 def test_a_pin_stands_for_what_others_ask(index: Index, tmp_path: Path) -> None:
-    publish(index, tmp_path, "a", "1", "one>=2")
-    publish(index, tmp_path, "one", "1")
-    with errors.refused(errors.CONFLICT, where="line test", names="one>=2"):
+    publish_wheel(index, tmp_path, "a", "1", "one>=2")
+    publish_wheel(index, tmp_path, "one", "1")
+    with errors.expect_user_error(errors.CONFLICT, where="line test", names="one>=2"):
         _locked(_request("a"))
     assert _texts(_locked(_request("a", rules=Rules(overrides=("one==1",))))) == ["a==1", "one==1"]
 
@@ -208,11 +208,11 @@ def test_what_has_no_solution_says_why(
 ) -> None:
     publish_sdist(index, tmp_path, "source-only", "2")
     publish_sdist(index, tmp_path, "newer-has-no-wheel", "2")
-    publish(index, tmp_path, "newer-has-no-wheel", "1")
-    publish(index, tmp_path, "asks-for-source", "1", "source-only")
-    publish(index, tmp_path, "asks-for-nothing", "1", "nosuch-dependency>=2")
-    publish(index, tmp_path, "one", "1")
-    with errors.refused(kind, where="line test", names=named, remedy=remedy) as caught:
+    publish_wheel(index, tmp_path, "newer-has-no-wheel", "1")
+    publish_wheel(index, tmp_path, "asks-for-source", "1", "source-only")
+    publish_wheel(index, tmp_path, "asks-for-nothing", "1", "nosuch-dependency>=2")
+    publish_wheel(index, tmp_path, "one", "1")
+    with errors.expect_user_error(kind, where="line test", names=named, remedy=remedy) as caught:
         _locked(_request(*requirements))
     assert "\n" not in str(caught.value)
 
@@ -220,7 +220,7 @@ def test_what_has_no_solution_says_why(
 @pytest.mark.parametrize("status", [401, 403])
 def test_an_index_that_refuses_the_user_has_not_lost_the_package(index: Index, status: int) -> None:
     index.fault = str(status)
-    with errors.refused(errors.DENIED, names=str(status), remedy="password"):
+    with errors.expect_user_error(errors.DENIED, names=str(status), remedy="password"):
         _locked(_request("private"))
 
 
@@ -228,10 +228,12 @@ def test_a_stripped_project_takes_the_other_architectures_wheels(
     index: Index, tmp_path: Path
 ) -> None:
     wanted = {
-        publish(index, tmp_path, "one", "1", tag=f"cp{python}-cp{python}-{X86}")
+        publish_wheel(index, tmp_path, "one", "1", tag=f"cp{python}-cp{python}-{X86}")
         for python in ("311", "312")
     }
-    with errors.refused(errors.UNSUPPORTED, where="line test", names=("one 1 ", "3.11 on aarch64")):
+    with errors.expect_user_error(
+        errors.UNSUPPORTED, where="line test", names=("one 1 ", "3.11 on aarch64")
+    ):
         _locked(_request("one"))
     assert _locked(_request("one", rules=Rules(strips=(("one", "arm64"),)))) == [
         Pin("one", "1", "", tuple(sorted(wanted)))
@@ -239,10 +241,10 @@ def test_a_stripped_project_takes_the_other_architectures_wheels(
 
 
 def test_a_part_has_the_versions_of_the_whole(index: Index, tmp_path: Path) -> None:
-    publish(index, tmp_path, "a", "1", "shared")
-    publish(index, tmp_path, "b", "1", "shared<2")
-    publish(index, tmp_path, "shared", "1")
-    publish(index, tmp_path, "shared", "2")
+    publish_wheel(index, tmp_path, "a", "1", "shared")
+    publish_wheel(index, tmp_path, "b", "1", "shared<2")
+    publish_wheel(index, tmp_path, "shared", "1")
+    publish_wheel(index, tmp_path, "shared", "2")
     whole = resolution.resolve_jointly(_request("a", "b"), ())
     assert _texts(resolution.resolve_lock(_request("a"), whole)) == ["a==1", "shared==1"]
     assert _texts(_locked(_request("a"))) == ["a==1", "shared==2"]
@@ -251,8 +253,8 @@ def test_a_part_has_the_versions_of_the_whole(index: Index, tmp_path: Path) -> N
 def test_the_users_uv_settings_play_no_part(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish(index, tmp_path, "a", "1")
-    publish(index, tmp_path, "a", "2")
+    publish_wheel(index, tmp_path, "a", "1")
+    publish_wheel(index, tmp_path, "a", "2")
     (tmp_path / "uv").mkdir()
     (tmp_path / "uv/uv.toml").write_text('constraint-dependencies = ["a<2"]\n')
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

@@ -118,11 +118,11 @@ def test_metadata_of_a_wheel_without_its_extras() -> None:
 def test_what_cannot_be_read_is_named(
     files: dict[str, str], place: str, kind: str, value: object
 ) -> None:
-    with errors.refused(kind, where=place, value=value) as caught:
+    with errors.expect_user_error(kind, where=place, value=value) as caught:
         _declared(files)
     assert "\n" not in str(caught.value)
 
 
 def test_not_utf8() -> None:
-    with errors.refused(errors.INVALID, where="thing: setup.py", names="UTF-8"):
+    with errors.expect_user_error(errors.INVALID, where="thing: setup.py", names="UTF-8"):
         upstream_requirements.read_declared("thing", ["setup.py"], lambda _: b"\xff", ())

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from builder.upstream import breakage_search, patch_file
-from tests.support.patch_series import FIELDS, Upstream, text
+from tests.support.patch_series import FIELDS, Upstream, make_text
 
 pytestmark = pytest.mark.slow
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def upstream(tmp_path: Path) -> Upstream:
     made = Upstream(tmp_path)
-    made.commit({"a.py": text()}, "begin")
+    made.commit({"a.py": make_text()}, "begin")
     return made
 
 
@@ -23,10 +23,10 @@ def _wanted(upstream: Upstream, new: bytes) -> patch_file.FilePatch:
 
 
 def test_the_newest_breakage_counts_when_a_line_went_to_and_fro(upstream: Upstream) -> None:
-    mine = _wanted(upstream, text(l20="ours\n"))
-    upstream.commit({"a.py": text(l20="theirs\n")}, "break")
-    upstream.commit({"a.py": text()}, "revert")
-    again = upstream.commit({"a.py": text(l20="theirs again\n")}, "break again")
+    mine = _wanted(upstream, make_text(l20="ours\n"))
+    upstream.commit({"a.py": make_text(l20="theirs\n")}, "break")
+    upstream.commit({"a.py": make_text()}, "revert")
+    again = upstream.commit({"a.py": make_text(l20="theirs again\n")}, "break again")
     found = breakage_search.find_breaking_commit(
         upstream.git, upstream.head, "a.py", mine.hunks, []
     )
@@ -35,10 +35,10 @@ def test_the_newest_breakage_counts_when_a_line_went_to_and_fro(upstream: Upstre
 
 
 def test_a_long_history_is_read_to_its_end(upstream: Upstream) -> None:
-    mine = _wanted(upstream, text(l20="ours\n"))
-    culprit = upstream.commit({"a.py": text(l20="theirs\n")}, "break")
+    mine = _wanted(upstream, make_text(l20="ours\n"))
+    culprit = upstream.commit({"a.py": make_text(l20="theirs\n")}, "break")
     for n in range(70):
-        upstream.commit({"a.py": text(l1=f"{n}\n", l20="theirs\n")})
+        upstream.commit({"a.py": make_text(l1=f"{n}\n", l20="theirs\n")})
     found = breakage_search.find_breaking_commit(
         upstream.git, upstream.head, "a.py", mine.hunks, []
     )
@@ -47,7 +47,7 @@ def test_a_long_history_is_read_to_its_end(upstream: Upstream) -> None:
 
 
 def test_nothing_is_blamed_where_the_patch_never_fitted(upstream: Upstream) -> None:
-    mine = _wanted(upstream, text(l20="ours\n"))
+    mine = _wanted(upstream, make_text(l20="ours\n"))
     upstream.head = ""
     upstream.commit({"a.py": b"something else\n"})
     upstream.commit({"a.py": b"something else again\n"})
@@ -58,12 +58,12 @@ def test_nothing_is_blamed_where_the_patch_never_fitted(upstream: Upstream) -> N
 
 
 def test_a_merge_is_blamed_as_the_commit_on_the_main_line(upstream: Upstream) -> None:
-    mine = _wanted(upstream, text(l20="ours\n"))
+    mine = _wanted(upstream, make_text(l20="ours\n"))
     main = upstream.head
-    side = upstream.commit({"a.py": text(l20="theirs\n")}, "on a side branch")
+    side = upstream.commit({"a.py": make_text(l20="theirs\n")}, "on a side branch")
     upstream.head = main
     trunk = upstream.commit({"b.py": b"b\n"}, "on the main line")
-    merge = upstream.commit({"a.py": text(l20="theirs\n")}, "merge it", parents=(trunk, side))
+    merge = upstream.commit({"a.py": make_text(l20="theirs\n")}, "merge it", parents=(trunk, side))
     found = breakage_search.find_breaking_commit(
         upstream.git, upstream.head, "a.py", mine.hunks, []
     )
@@ -72,8 +72,8 @@ def test_a_merge_is_blamed_as_the_commit_on_the_main_line(upstream: Upstream) ->
 
 
 def test_what_a_commit_says_of_itself_cannot_play_with_the_terminal(upstream: Upstream) -> None:
-    mine = _wanted(upstream, text(l20="ours\n"))
-    upstream.commit({"a.py": text(l20="theirs\n")}, "red \x1b[31m\x07 alert \x9b2J\x1f\x1fend")
+    mine = _wanted(upstream, make_text(l20="ours\n"))
+    upstream.commit({"a.py": make_text(l20="theirs\n")}, "red \x1b[31m\x07 alert \x9b2J\x1f\x1fend")
     found = breakage_search.find_breaking_commit(
         upstream.git, upstream.head, "a.py", mine.hunks, []
     )

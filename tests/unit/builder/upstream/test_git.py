@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    return git_repository.init(tmp_path / "repo.git")
+    return git_repository.init_repository(tmp_path / "repo.git")
 
 
 def hostile_config(marker: Path) -> str:
@@ -141,7 +141,7 @@ def test_nothing_of_the_user_reaches_git(hostile_home: Path, tmp_path: Path) -> 
 
 
 def test_hooks_of_the_repository_are_not_run(repo: Path, tmp_path: Path) -> None:
-    commit = git_repository.commit(repo, git_repository.tree(repo, {"a": b""}))
+    commit = git_repository.write_commit(repo, git_repository.make_tree(repo, {"a": b""}))
     marker = tmp_path / "was-run"
     hook = repo / "hooks" / "reference-transaction"
     hook.parent.mkdir(exist_ok=True)
@@ -149,7 +149,7 @@ def test_hooks_of_the_repository_are_not_run(repo: Path, tmp_path: Path) -> None
     hook.chmod(0o755)
     Git(repo).run("update-ref", "refs/heads/a", commit)
     assert not marker.exists()
-    git_repository.git(repo, "update-ref", "refs/heads/b", commit)
+    git_repository.run_git(repo, "update-ref", "refs/heads/b", commit)
     assert marker.exists()
 
 
@@ -165,7 +165,7 @@ def test_hooks_of_the_repository_are_not_run(repo: Path, tmp_path: Path) -> None
     ],
 )
 def test_without_protocols_nothing_can_be_fetched(repo: Path, tmp_path: Path, scheme: str) -> None:
-    other, pin = git_repository.upstream(tmp_path / "other.git")
+    other, pin = git_repository.make_upstream(tmp_path / "other.git")
     done = Git(repo).run("fetch", scheme.format(other), pin, check=False)
     assert done.returncode
     assert b"not allowed" in done.stderr
@@ -178,7 +178,7 @@ def test_without_protocols_nothing_can_be_fetched(repo: Path, tmp_path: Path, sc
 
 def test_alternates_are_joined_whatever_their_path(repo: Path, tmp_path: Path) -> None:
     for name in ("plain", "co:lon", 'quo"te', '"first', "back\\slash", "new\nline", " space "):
-        other, pin = git_repository.upstream(tmp_path / name)
+        other, pin = git_repository.make_upstream(tmp_path / name)
         assert (
             Git(repo, alternates=(tmp_path, other / "objects")).text("cat-file", "-t", pin)
             == "commit"
@@ -187,7 +187,7 @@ def test_alternates_are_joined_whatever_their_path(repo: Path, tmp_path: Path) -
 
 
 def test_a_joined_history_is_not_cut_where_ours_is(repo: Path, tmp_path: Path) -> None:
-    other, pin = git_repository.upstream(tmp_path / "other.git")
+    other, pin = git_repository.make_upstream(tmp_path / "other.git")
     (repo / "shallow").write_text(f"{pin}\n")
     joined = Git(repo, alternates=(other / "objects",))
     assert len(joined.text("rev-list", pin).splitlines()) == 2
@@ -209,7 +209,7 @@ def test_last_words() -> None:
 
 def test_without_git_there_is_one_clear_error(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(repo))
-    with errors.refused(errors.MISSING, where="git", remedy="apt-get install git"):
+    with errors.expect_user_error(errors.MISSING, where="git", remedy="apt-get install git"):
         Git(repo).run("version")
 
 

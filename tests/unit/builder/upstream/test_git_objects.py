@@ -26,7 +26,7 @@ ABSENT = "0123456789" * 4
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    return git_repository.init(tmp_path / "repo.git")
+    return git_repository.init_repository(tmp_path / "repo.git")
 
 
 def walked(repo: Path, tree: str) -> list[Entry]:
@@ -36,23 +36,23 @@ def walked(repo: Path, tree: str) -> list[Entry]:
 
 def test_reads_what_git_wrote_and_git_reads_what_we_write(repo: Path) -> None:
     data = b"\0binary\r\n" * 1000
-    sha = git_repository.raw(repo, "blob", data)
+    sha = git_repository.write_raw_object(repo, "blob", data)
     ours = git_objects.write_object(repo, "blob", b"ours")
     with Reader(Git(repo)) as reader:
         assert reader.read(sha, "blob") == data
         assert reader.read(ours, "blob") == b"ours"
         assert reader.read(sha, "blob") == data
-    assert git_repository.git(repo, "cat-file", "blob", ours) == "ours"
-    git_repository.git(repo, "fsck", "--strict")
+    assert git_repository.run_git(repo, "cat-file", "blob", ours) == "ours"
+    git_repository.run_git(repo, "fsck", "--strict")
 
 
 def test_writing_twice_is_one_object_and_leaves_nothing_else(repo: Path) -> None:
     assert (
         git_objects.write_object(repo, "blob", b"x")
         == git_objects.write_object(repo, "blob", b"x")
-        == git_repository.raw(repo, "blob", b"x")
+        == git_repository.write_raw_object(repo, "blob", b"x")
     )
-    assert len(git_repository.objects(repo)) == 1
+    assert len(git_repository.list_loose_objects(repo)) == 1
 
 
 def test_mode_of_an_object_is_not_the_umasks(repo: Path) -> None:
@@ -67,30 +67,32 @@ def test_mode_of_an_object_is_not_the_umasks(repo: Path) -> None:
 def test_a_missing_object_is_named(repo: Path) -> None:
     with (
         Reader(Git(repo)) as reader,
-        errors.refused(errors.MISSING, where=ABSENT, error=MissingObjectError),
+        errors.expect_user_error(errors.MISSING, where=ABSENT, error=MissingObjectError),
     ):
         reader.read(ABSENT, "blob")
 
 
 def test_an_object_of_another_kind_is_refused(repo: Path) -> None:
-    sha = git_repository.raw(repo, "blob", b"x")
+    sha = git_repository.write_raw_object(repo, "blob", b"x")
     with (
         Reader(Git(repo)) as reader,
-        errors.refused(errors.INVALID, where=sha, value="blob", remedy="commit"),
+        errors.expect_user_error(errors.INVALID, where=sha, value="blob", remedy="commit"),
     ):
         reader.read(sha, "commit")
 
 
 def test_wrong_content_under_a_right_name_is_refused(repo: Path) -> None:
     good, other = (
-        git_repository.raw(repo, "blob", b"good"),
-        git_repository.raw(repo, "blob", b"evil"),
+        git_repository.write_raw_object(repo, "blob", b"good"),
+        git_repository.write_raw_object(repo, "blob", b"evil"),
     )
-    git_repository.damage(repo, good, other)
-    assert git_repository.git(repo, "cat-file", "blob", good) == "evil", "git itself hands it out"
+    git_repository.damage_object(repo, good, other)
+    assert git_repository.run_git(repo, "cat-file", "blob", good) == "evil", (
+        "git itself hands it out"
+    )
     with (
         Reader(Git(repo), "mirror m") as reader,
-        errors.refused(errors.DAMAGED, where=good) as caught,
+        errors.expect_user_error(errors.DAMAGED, where=good) as caught,
     ):
         reader.read(good, "blob")
     assert caught.value.where == f"mirror m, object {good}"
@@ -105,7 +107,7 @@ def test_a_mangled_object_is_one_clear_error(
     repo: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(git_objects, "_SILENCE", 1)
-    good = git_repository.raw(repo, "blob", b"good")
+    good = git_repository.write_raw_object(repo, "blob", b"good")
     path = git_objects.loose_object_path(repo, good)
     path.unlink()
     path.write_bytes(content)
@@ -116,7 +118,7 @@ def test_a_mangled_object_is_one_clear_error(
 
 
 def test_an_object_that_claims_to_be_huge_is_refused(repo: Path) -> None:
-    sha = git_repository.raw(repo, "blob", b"x")
+    sha = git_repository.write_raw_object(repo, "blob", b"x")
     path = git_objects.loose_object_path(repo, sha)
     path.unlink()
     path.write_bytes(zlib.compress(b"blob 99999999999\0x"))
@@ -128,17 +130,20 @@ def test_an_object_that_claims_to_be_huge_is_refused(repo: Path) -> None:
 def test_an_object_larger_than_any_source_file_is_refused(
     repo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sha = git_repository.raw(repo, "blob", b"x" * 2001)
+    sha = git_repository.write_raw_object(repo, "blob", b"x" * 2001)
     monkeypatch.setattr(git_objects, "LARGEST_OBJECT", 1 << 20)
     with Reader(Git(repo)) as reader:
         assert reader.read(sha, "blob")
     monkeypatch.setattr(git_objects, "LARGEST_OBJECT", 2000)
-    with Reader(Git(repo)) as reader, errors.refused(errors.TOO_BIG, where=sha, value=2001):
+    with (
+        Reader(Git(repo)) as reader,
+        errors.expect_user_error(errors.TOO_BIG, where=sha, value=2001),
+    ):
         reader.read(sha, "blob")
 
 
 def test_kept_holds_what_was_read(repo: Path) -> None:
-    sha = git_repository.raw(repo, "blob", b"x")
+    sha = git_repository.write_raw_object(repo, "blob", b"x")
     kept: dict[str, tuple[str, bytes]] = {}
     with Reader(Git(repo), kept=kept) as reader:
         reader.read(sha, "blob")
@@ -147,11 +152,11 @@ def test_kept_holds_what_was_read(repo: Path) -> None:
 
 def test_no_replacement_of_the_repository_counts(repo: Path) -> None:
     good, other = (
-        git_repository.raw(repo, "blob", b"good"),
-        git_repository.raw(repo, "blob", b"evil"),
+        git_repository.write_raw_object(repo, "blob", b"good"),
+        git_repository.write_raw_object(repo, "blob", b"evil"),
     )
-    git_repository.git(repo, "replace", good, other)
-    assert git_repository.git(repo, "cat-file", "blob", good) == "evil"
+    git_repository.run_git(repo, "replace", good, other)
+    assert git_repository.run_git(repo, "cat-file", "blob", good) == "evil"
     with Reader(Git(repo)) as reader:
         assert reader.read(good, "blob") == b"good"
 
@@ -165,7 +170,7 @@ def test_walk_and_tree_of_are_each_others_inverse(repo: Path) -> None:
         "a0": b"3",
         "ä/ö": b"4",
     }  # where git's order is not the plain one
-    root = git_repository.tree(repo, files)
+    root = git_repository.make_tree(repo, files)
     entries = walked(repo, root)
     assert [entry.path for entry in entries] == sorted(files)
     assert {entry.path: entry.mode for entry in entries}["t5x/run.sh"] == "100755"
@@ -174,7 +179,7 @@ def test_walk_and_tree_of_are_each_others_inverse(repo: Path) -> None:
 
 def test_tree_of_needs_no_blobs_and_writes_sound_trees(repo: Path) -> None:
     root = write_trees(repo, [Entry("a/b", "100644", ABSENT), Entry("c", "120000", ABSENT)])
-    assert git_repository.git(repo, "ls-tree", "-r", root).splitlines() == [
+    assert git_repository.run_git(repo, "ls-tree", "-r", root).splitlines() == [
         f"100644 blob {ABSENT}\ta/b",
         f"120000 blob {ABSENT}\tc",
     ]
@@ -209,7 +214,7 @@ def test_tree_of_refuses_what_cannot_be_a_tree(repo: Path, paths: tuple[str, ...
 )
 @pytest.mark.parametrize("mode", ["100644", "40000"])
 def test_a_hostile_name_in_a_tree_is_refused(repo: Path, name: bytes, mode: str) -> None:
-    blob = git_repository.raw(repo, "blob", b"x")
+    blob = git_repository.write_raw_object(repo, "blob", b"x")
     inner = git_repository.raw_tree(repo, [("100644", b"x", blob)])
     hostile = git_repository.raw_tree(repo, [(mode, name, inner if mode == "40000" else blob)])
     outer = git_repository.raw_tree(repo, [("40000", b"sub", hostile)])
@@ -222,20 +227,20 @@ def test_a_hostile_name_in_a_tree_is_refused(repo: Path, name: bytes, mode: str)
 @pytest.mark.parametrize("mode", ["160000", "100664", "100000", "40755", "0", "x"])
 def test_a_mode_that_is_no_files_is_refused(repo: Path, mode: str) -> None:
     root = git_repository.raw_tree(
-        repo, [(mode, b"vendored", git_repository.raw(repo, "blob", b"x"))]
+        repo, [(mode, b"vendored", git_repository.write_raw_object(repo, "blob", b"x"))]
     )
-    with errors.refused(errors.UNSUPPORTED, value="vendored"):
+    with errors.expect_user_error(errors.UNSUPPORTED, value="vendored"):
         walked(repo, root)
 
 
 def test_a_name_that_is_there_twice_is_refused(repo: Path) -> None:
-    blob = git_repository.raw(repo, "blob", b"/etc")
+    blob = git_repository.write_raw_object(repo, "blob", b"/etc")
     inner = git_repository.raw_tree(repo, [("100644", b"passwd", blob)])
     for rows in (
         [("100644", b"a", blob), ("100755", b"a", blob)],
         [("120000", b"a", blob), ("100644", b"a.b", blob), ("40000", b"a", inner)],
     ):
-        with errors.refused(errors.CONFLICT, value="a"):
+        with errors.expect_user_error(errors.CONFLICT, value="a"):
             walked(repo, git_repository.raw_tree(repo, rows))
 
 
@@ -243,15 +248,15 @@ def test_a_name_that_is_there_twice_is_refused(repo: Path) -> None:
     "data", [b"100644", b"100644 a", b"100644 a\0short", b"\0\0\0", b"100644\0a " + b"x" * 20]
 )
 def test_a_malformed_tree_is_refused(repo: Path, data: bytes) -> None:
-    with errors.refused(errors.INVALID):
-        walked(repo, git_repository.raw(repo, "tree", data))
+    with errors.expect_user_error(errors.INVALID):
+        walked(repo, git_repository.write_raw_object(repo, "tree", data))
 
 
 def test_a_tree_that_unfolds_without_end_is_refused(
     repo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(git_objects, "_MOST_FILES", 500)
-    sha, mode = git_repository.raw(repo, "blob", b"x"), "100644"
+    sha, mode = git_repository.write_raw_object(repo, "blob", b"x"), "100644"
     for _ in range(6):
         sha, mode = (
             git_repository.raw_tree(
@@ -259,15 +264,15 @@ def test_a_tree_that_unfolds_without_end_is_refused(
             ),
             "40000",
         )
-    with errors.refused(errors.TOO_BIG, names="500"):
+    with errors.expect_user_error(errors.TOO_BIG, names="500"):
         walked(repo, sha)
 
 
 def test_a_tree_too_deep_is_refused(repo: Path) -> None:
-    sha, mode = git_repository.raw(repo, "blob", b"x"), "100644"
+    sha, mode = git_repository.write_raw_object(repo, "blob", b"x"), "100644"
     for _ in range(12):
         sha, mode = git_repository.raw_tree(repo, [(mode, b"n" * 100, sha)]), "40000"
-    with errors.refused(errors.TOO_BIG):
+    with errors.expect_user_error(errors.TOO_BIG):
         walked(repo, sha)
 
 
@@ -275,6 +280,6 @@ def test_without_git_there_is_one_clear_error(repo: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", str(repo))
     with (
         Reader(Git(repo)) as reader,
-        errors.refused(errors.MISSING, where="git", remedy="apt-get install git"),
+        errors.expect_user_error(errors.MISSING, where="git", remedy="apt-get install git"),
     ):
         reader.read(ABSENT, "blob")

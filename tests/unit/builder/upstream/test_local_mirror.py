@@ -28,7 +28,7 @@ def found(root: Path, word: str = "t5x") -> list[str]:
     ["t5x.git", "google-research/t5x.git", "google-research+t5x/repo", "a/b/t5x", ".", "t5x/.git"],
 )
 def test_clones_are_found_where_people_keep_them(tmp_path: Path, place: str) -> None:
-    git_repository.init(tmp_path / place)
+    git_repository.init_repository(tmp_path / place)
     assert found(tmp_path) == [place]
 
 
@@ -36,14 +36,14 @@ def test_those_named_after_the_source_come_first_and_others_are_not_left_out(
     tmp_path: Path,
 ) -> None:
     for place in ("a/x.git", "b+t5x/repo", "paxml.git", "t5xx.git"):
-        git_repository.init(tmp_path / place)
+        git_repository.init_repository(tmp_path / place)
     assert found(tmp_path) == ["b+t5x/repo", "a/x.git", "paxml.git", "t5xx.git"]
     assert found(tmp_path, "paxml")[0] == "paxml.git"
 
 
 def test_neither_links_nor_what_lies_deeper_is_followed(tmp_path: Path) -> None:
-    git_repository.init(tmp_path / "far" / "t5x.git")
-    git_repository.init(tmp_path / "m" / "1" / "2" / "3" / "t5x.git")
+    git_repository.init_repository(tmp_path / "far" / "t5x.git")
+    git_repository.init_repository(tmp_path / "m" / "1" / "2" / "3" / "t5x.git")
     (tmp_path / "m" / "t5x.git").symlink_to(tmp_path / "far" / "t5x.git")
     assert found(tmp_path / "m") == []
 
@@ -51,7 +51,9 @@ def test_neither_links_nor_what_lies_deeper_is_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "file"])
 def test_a_mirror_that_is_no_folder_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
-    with errors.refused(errors.MISSING, where=tmp_path / (name or "gone"), remedy="--mirror"):
+    with errors.expect_user_error(
+        errors.MISSING, where=tmp_path / (name or "gone"), remedy="--mirror"
+    ):
         found(tmp_path / (name or "gone"))
 
 
@@ -94,7 +96,7 @@ def _climbing_alternate(clone: Path, elsewhere: Path) -> None:
 
 
 def _alternate_of_an_alternate(clone: Path, elsewhere: Path) -> None:
-    between = git_repository.init(clone.parent / "zz.git")
+    between = git_repository.init_repository(clone.parent / "zz.git")
     (clone / "objects" / "info" / "alternates").write_text("../../zz.git/objects\n")
     _alternate(between, elsewhere)
 
@@ -117,7 +119,7 @@ def _alternate_of_itself(clone: Path, _: Path) -> None:
     ],
 )
 def test_a_clone_that_reaches_out_of_the_mirror_is_refused(tmp_path: Path, spoil: object) -> None:
-    clone = git_repository.init(tmp_path / "m" / "t5x.git")
+    clone = git_repository.init_repository(tmp_path / "m" / "t5x.git")
     assert found(tmp_path / "m") == ["t5x.git"]
     assert callable(spoil)
     spoil(clone, tmp_path / "elsewhere")
@@ -128,8 +130,8 @@ def test_a_clone_that_reaches_out_of_the_mirror_is_refused(tmp_path: Path, spoil
 
 def test_links_and_alternates_that_stay_inside_are_fine(tmp_path: Path) -> None:
     clone, other = (
-        git_repository.init(tmp_path / "t5x.git"),
-        git_repository.init(tmp_path / "other.git"),
+        git_repository.init_repository(tmp_path / "t5x.git"),
+        git_repository.init_repository(tmp_path / "other.git"),
     )
     (clone / "objects" / "info" / "alternates").write_text(f"{other}/objects\n")
     _link_pack(clone, tmp_path / "pack")
@@ -137,21 +139,21 @@ def test_links_and_alternates_that_stay_inside_are_fine(tmp_path: Path) -> None:
 
 
 def test_refs_are_read_by_hand_loose_before_packed(tmp_path: Path) -> None:
-    clone, pin = git_repository.upstream(tmp_path / "t5x.git")
+    clone, pin = git_repository.make_upstream(tmp_path / "t5x.git")
     mirror = Mirror(clone, clone / "objects")
-    first = git_repository.git(clone, "rev-parse", "main^")
-    git_repository.git(clone, "tag", "-a", "v1", "-m", "v1", first)
+    first = git_repository.run_git(clone, "rev-parse", "main^")
+    git_repository.run_git(clone, "tag", "-a", "v1", "-m", "v1", first)
     assert read_ref(mirror, "refs/heads/main") == pin
-    git_repository.git(clone, "pack-refs", "--all")
+    git_repository.run_git(clone, "pack-refs", "--all")
     assert read_ref(mirror, "refs/heads/main") == pin
     assert read_ref(mirror, "refs/tags/v1") == first, "peeled"
-    git_repository.branch(clone, first)
+    git_repository.set_branch(clone, first)
     assert read_ref(mirror, "refs/heads/main") == first
     assert read_ref(mirror, "refs/heads/mai") is None
 
 
 def test_a_ref_that_is_a_link_out_of_the_clone_is_not_read(tmp_path: Path) -> None:
-    clone, pin = git_repository.upstream(tmp_path / "t5x.git")
+    clone, pin = git_repository.make_upstream(tmp_path / "t5x.git")
     (tmp_path / "secret").write_text(pin)
     (clone / "refs" / "heads" / "x").symlink_to(tmp_path / "secret")
     (clone / "refs" / "heads" / "y").write_text("ref: refs/heads/main\n")

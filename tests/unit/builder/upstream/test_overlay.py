@@ -7,7 +7,7 @@ import pytest
 
 from builder.upstream import overlay, patched_source
 from tests.support import errors
-from tests.support.patch_series import Bench, text
+from tests.support.patch_series import Bench, make_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def bench(tmp_path: Path) -> Bench:
     made = Bench(tmp_path)
     made.upstream.commit(
-        {"pkg/a.py": text(), "bin/run.sh": b"#!/bin/sh\n"}, modes={"bin/run.sh": "100755"}
+        {"pkg/a.py": make_text(), "bin/run.sh": b"#!/bin/sh\n"}, modes={"bin/run.sh": "100755"}
     )
     return made
 
@@ -35,7 +35,7 @@ def _judged(bench: Bench, *, history: bool = True) -> list[overlay.OverlayResult
 
 
 def test_files_of_ours_stand_in_one_commit_after_the_patches(bench: Bench) -> None:
-    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l3="ours\n")}))
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": make_text(l3="ours\n")}))
     bench.lay("bin/lib/common.sh", b"# shared\n", "new")
     bench.lay("bin/run.sh", b"#!/bin/sh\nexec ours\n", _blob(bench, "bin/run.sh")).chmod(0o755)
     done = patched_source.build_patched_source(bench.pinned(), bench.source())
@@ -77,7 +77,7 @@ def test_a_changed_blob_is_a_conflict_that_names_the_commit(bench: Bench) -> Non
     (laid,) = _judged(bench)
     assert (laid.outcome, laid.cause and laid.cause.commit) == ("conflict", culprit)
     assert f"is now {_blob(bench, 'bin/run.sh')}" in laid.detail
-    with errors.refused(
+    with errors.expect_user_error(
         errors.CONFLICT,
         where="overlay/up/bin/run.sh",
         value="conflict",
@@ -136,16 +136,16 @@ def test_a_file_cannot_stand_in_for_a_link_a_folder_or_below_a_file(bench: Bench
 
 
 def test_one_file_is_either_patched_or_overlaid(bench: Bench) -> None:
-    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l3="ours\n")}))
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": make_text(l3="ours\n")}))
     bench.lay("pkg/a.py", b"ours\n", _blob(bench, "pkg/a.py"))
-    with errors.refused(errors.CONFLICT, where="up", value="pkg/a.py", names="mine"):
+    with errors.expect_user_error(errors.CONFLICT, where="up", value="pkg/a.py", names="mine"):
         patched_source.build_patched_source(bench.pinned(), bench.source())
 
 
 def test_an_absent_file_is_not_overlaid(bench: Bench) -> None:
     bench.lay("pkg/a.py", b"ours\n", _blob(bench, "pkg/a.py"))
     absent = ("pkg/a.py",)
-    with errors.refused(errors.CONFLICT, where="up", value="pkg/a.py", names="absent"):
+    with errors.expect_user_error(errors.CONFLICT, where="up", value="pkg/a.py", names="absent"):
         patched_source.build_patched_source(
             bench.pinned(absent=absent), bench.source(absent=absent)
         )
@@ -176,7 +176,7 @@ def test_lines_of_replaces_that_are_refused(
     bench.lay("b.py", b"ours\n", "new")
     assert len(overlay.load_overlay(bench.overlay)) == 1
     (bench.overlay / "REPLACES").write_text(f"b.py new\n{line}\n")
-    with errors.refused(kind, where="REPLACES", value=value, remedy=remedy):
+    with errors.expect_user_error(kind, where="REPLACES", value=value, remedy=remedy):
         overlay.load_overlay(bench.overlay)
 
 
@@ -184,13 +184,13 @@ def test_every_file_is_listed(bench: Bench) -> None:
     bench.lay("b.py", b"ours\n", "new")
     (bench.overlay / "sub").mkdir()
     (bench.overlay / "sub/extra.py").write_text("x\n")
-    with errors.refused(
+    with errors.expect_user_error(
         errors.UNKNOWN, where="sub/extra.py", names="REPLACES", remedy="new"
     ) as caught:
         overlay.load_overlay(bench.overlay)
     assert caught.value.where.endswith("sub/extra.py")
     (bench.overlay / "REPLACES").unlink()
-    with errors.refused(errors.MISSING, where="REPLACES"):
+    with errors.expect_user_error(errors.MISSING, where="REPLACES"):
         overlay.load_overlay(bench.overlay)
 
 
@@ -198,12 +198,12 @@ def test_every_file_is_listed(bench: Bench) -> None:
 def test_links_in_the_overlay_are_refused(bench: Bench, target: str) -> None:
     bench.lay("b.py", b"ours\n", "new")
     (bench.overlay / "c.py").symlink_to(target)
-    with errors.refused(errors.INVALID, where="c.py"):
+    with errors.expect_user_error(errors.INVALID, where="c.py"):
         overlay.load_overlay(bench.overlay)
 
 
 def test_a_pipe_in_the_overlay_is_refused(bench: Bench) -> None:
     bench.lay("b.py", b"ours\n", "new")
     os.mkfifo(bench.overlay / "c.py")
-    with errors.refused(errors.INVALID, where="c.py"):
+    with errors.expect_user_error(errors.INVALID, where="c.py"):
         overlay.load_overlay(bench.overlay)

@@ -33,7 +33,7 @@ def test_a_folder_that_is_no_clone_is_refused(tmp_path: Path) -> None:
     bench.upstream.commit({"a": b"a\n"})
     pinned = bench.pinned()
     for folder in (tmp_path, tmp_path / "mirror", tmp_path / "nosuch"):
-        with errors.refused(errors.INVALID, where=folder, remedy="--repo"):
+        with errors.expect_user_error(errors.INVALID, where=folder, remedy="--repo"):
             patch_import.join_clone(pinned, folder)
     joined, clone = patch_import.join_clone(pinned, tmp_path / "mirror/up.git")
     assert clone
@@ -48,5 +48,5 @@ def test_a_clone_that_points_elsewhere_is_refused(tmp_path: Path) -> None:
     info = tmp_path / "mirror/up.git/objects/info"
     info.mkdir(exist_ok=True)
     (info / "alternates").write_text("/\n")
-    with errors.refused(errors.INVALID, where="up.git", value="/"):
+    with errors.expect_user_error(errors.INVALID, where="up.git", value="/"):
         patch_import.join_clone(pinned, tmp_path / "mirror/up.git")

@@ -48,26 +48,28 @@ def test_an_empty_series_is_fine(tmp_path: Path) -> None:
 )
 def test_names_that_are_no_names(folder: Path, entry: str) -> None:
     (folder / "series").write_text(f"second\n{entry}\n")
-    with errors.refused(errors.INVALID, where=f"{folder}/series:2", value=entry) as caught:
+    with errors.expect_user_error(
+        errors.INVALID, where=f"{folder}/series:2", value=entry
+    ) as caught:
         patch_series.load_patches(folder)
     assert caught.value.where == f"{folder}/series:2"
 
 
 def test_twice_missing_unlisted_and_no_series(folder: Path) -> None:
     (folder / "series").write_text("first\nsecond\nfirst\n")
-    with errors.refused(errors.CONFLICT, where="series:3", value="first") as caught:
+    with errors.expect_user_error(errors.CONFLICT, where="series:3", value="first") as caught:
         patch_series.load_patches(folder)
     assert caught.value.where.endswith("series:3")
     (folder / "series").write_text("first\nsecond\nthird\n")
-    with errors.refused(errors.MISSING, where="series", value="third.patch"):
+    with errors.expect_user_error(errors.MISSING, where="series", value="third.patch"):
         patch_series.load_patches(folder)
     (folder / "series").write_text("first\n")
-    with errors.refused(errors.UNKNOWN, where=f"{folder}/second.patch") as caught:
+    with errors.expect_user_error(errors.UNKNOWN, where=f"{folder}/second.patch") as caught:
         patch_series.load_patches(folder)
     assert caught.value.where == f"{folder}/second.patch"
     assert len(patch_series.load_patches(folder, tolerated=["second.patch"])) == 1
     (folder / "series").unlink()
-    with errors.refused(errors.MISSING, where="series", value=None):
+    with errors.expect_user_error(errors.MISSING, where="series", value=None):
         patch_series.load_patches(folder)
 
 
@@ -81,14 +83,14 @@ def test_links_are_refused(folder: Path, tmp_path_factory: pytest.TempPathFactor
     elsewhere.write_bytes(PATCH)
     (folder / "first.patch").unlink()
     (folder / "first.patch").symlink_to(elsewhere)
-    with errors.refused(errors.INVALID, where="first.patch"):
+    with errors.expect_user_error(errors.INVALID, where="first.patch"):
         patch_series.load_patches(folder)
 
 
 def test_series_is_plain_text(folder: Path) -> None:
     (folder / "series").write_bytes(b"first\r\nsecond\r\n")
-    with errors.refused(errors.INVALID, where="series", remedy="LF"):
+    with errors.expect_user_error(errors.INVALID, where="series", remedy="LF"):
         patch_series.load_patches(folder)
     (folder / "series").write_bytes(b"f\xefrst\n")
-    with errors.refused(errors.INVALID, where="series", names="UTF-8"):
+    with errors.expect_user_error(errors.INVALID, where="series", names="UTF-8"):
         patch_series.load_patches(folder)

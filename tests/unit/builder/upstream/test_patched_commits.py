@@ -12,7 +12,7 @@ import pytest
 from builder.upstream import patched_source
 from builder.upstream.git_objects import Reader
 from tests.support import errors
-from tests.support.patch_series import Bench, bench_, text
+from tests.support.patch_series import Bench, bench_, make_text
 
 __all__ = ["bench_"]  # a fixture
 ROOT = Path(__file__).resolve().parents[4]
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 def test_absent_paths_never_reach_the_exported_tree(bench: Bench) -> None:
     bench.upstream.commit({"data/big.bin": b"\0big", "data/small": b"s\n"})
-    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
     plain = patched_source.build_patched_source(bench.pinned(), bench.source())
     absent = ("data/big.bin",)
     done = patched_source.build_patched_source(
@@ -37,7 +37,7 @@ def test_the_same_commits_where_the_absent_blob_does_not_exist(
     bench: Bench, tmp_path: Path
 ) -> None:
     bench.upstream.commit({"data/big.bin": b"\0big"})
-    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
     absent = ("data/big.bin",)
     whole = patched_source.build_patched_source(
         bench.pinned(absent=absent), bench.source(absent=absent)
@@ -58,8 +58,10 @@ def test_the_same_commits_where_the_absent_blob_does_not_exist(
 
 
 def test_a_patch_of_an_absent_file_is_refused(bench: Bench) -> None:
-    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
-    with errors.refused(errors.CONFLICT, where="mine.patch", value="pkg/a.py", remedy="absent"):
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
+    with errors.expect_user_error(
+        errors.CONFLICT, where="mine.patch", value="pkg/a.py", remedy="absent"
+    ):
         patched_source.build_patched_source(
             bench.pinned(absent=("pkg/a.py",)), bench.source(absent=("pkg/a.py",))
         )
@@ -67,7 +69,7 @@ def test_a_patch_of_an_absent_file_is_refused(bench: Bench) -> None:
 
 def test_everything_of_the_patched_commit_lies_in_our_own_repository(bench: Bench) -> None:
     # The mirror has the patched content already: it must not be leant on.
-    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
     done = patched_source.build_patched_source(bench.pinned(), bench.source())
     bench.upstream.git.git_dir.rename(bench.root / "moved-away")
     git = bench.pinned(history=False).git
@@ -77,7 +79,7 @@ def test_everything_of_the_patched_commit_lies_in_our_own_repository(bench: Benc
 
 
 def test_inputs_change_with_everything_that_decides_the_result(bench: Bench) -> None:
-    file = bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    file = bench.add("mine", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
     bench.lay("new.txt", b"new\n", "new")
     source = bench.source()
     seen = [patched_source.collect_inputs(source)]
@@ -96,13 +98,13 @@ def test_inputs_change_with_everything_that_decides_the_result(bench: Bench) -> 
 
 
 def test_a_repository_that_cannot_be_written_is_not_blamed_on_the_patch(bench: Bench) -> None:
-    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
     pinned = bench.pinned()
-    blob = bench.upstream.git.text("hash-object", "--stdin", stdin=text(l20="ours\n"))
+    blob = bench.upstream.git.text("hash-object", "--stdin", stdin=make_text(l20="ours\n"))
     shelf = pinned.git.git_dir / "objects" / blob[:2]
     assert not shelf.exists()
     shelf.write_text("in the way of git's new object")
-    with errors.refused(errors.FAILED, where="mine.patch", names="git"):
+    with errors.expect_user_error(errors.FAILED, where="mine.patch", names="git"):
         patched_source.build_patched_source(pinned, bench.source())
     shelf.unlink()
     assert (
@@ -144,8 +146,8 @@ def test_the_same_shas_whatever_the_machine(bench: Bench, tmp_path: Path) -> Non
     bench.upstream.commit(
         {".gitattributes": b"* text=auto eol=crlf ident\n*.py merge=union\n", "dos.txt": crlf}
     )
-    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l3="$Id$ trailing \n")}))
-    bench.add("second", bench.upstream.diff({"pkg/a.py": text(l20="second\n")}))
+    bench.add("first", bench.upstream.diff({"pkg/a.py": make_text(l3="$Id$ trailing \n")}))
+    bench.add("second", bench.upstream.diff({"pkg/a.py": make_text(l20="second\n")}))
     bench.lay(
         "run.sh",
         b"#!/bin/sh\necho ours\n",
@@ -193,15 +195,17 @@ def test_the_same_shas_whatever_the_machine(bench: Bench, tmp_path: Path) -> Non
     done = patched_source.build_patched_source(bench.pinned(), bench.source())
     assert here.split() == [done.commit, done.tree, done.exported_tree]
     assert bench.content(done.commit, "dos.txt") == crlf
-    assert bench.content(done.commit, "pkg/a.py") == text(l3="$Id$ trailing \n", l20="second\n")
+    assert bench.content(done.commit, "pkg/a.py") == make_text(
+        l3="$Id$ trailing \n", l20="second\n"
+    )
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
 def test_a_killed_run_leaves_what_the_next_one_finishes(
     bench: Bench, tmp_path: Path, at: int
 ) -> None:
-    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l3="first\n")}))
-    bench.add("second", bench.upstream.diff({"pkg/a.py": text(l20="second\n")}))
+    bench.add("first", bench.upstream.diff({"pkg/a.py": make_text(l3="first\n")}))
+    bench.add("second", bench.upstream.diff({"pkg/a.py": make_text(l20="second\n")}))
     bench.lay("more.txt", b"more\n", "new")
     killer = f"""
 import os, signal

@@ -7,7 +7,7 @@ import pytest
 from builder.upstream import overlay, patch_refresh, patch_series, patched_source
 from rosetta.core.errors import UserError
 from tests.support import errors
-from tests.support.patch_series import Bench, bench_, text
+from tests.support.patch_series import Bench, bench_, make_text
 
 pytestmark = pytest.mark.slow
 
@@ -23,16 +23,16 @@ def _survey(bench: Bench, *, history: bool = True) -> patched_source.Survey:
 
 
 def test_two_patches_on_one_file_become_two_commits_on_the_pin(bench: Bench) -> None:
-    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l3="first\n")}))
+    bench.add("first", bench.upstream.diff({"pkg/a.py": make_text(l3="first\n")}))
     bench.add(
         "second",
         bench.upstream.diff(
-            {"pkg/a.py": text(l20="second\n"), "pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}
+            {"pkg/a.py": make_text(l20="second\n"), "pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}
         ),
     )
     done = patched_source.build_patched_source(bench.pinned(), bench.source())
     assert [one.outcome for one in done.patches] == ["applied", "applied"]
-    assert bench.content(done.commit, "pkg/a.py") == text(l3="first\n", l20="second\n")
+    assert bench.content(done.commit, "pkg/a.py") == make_text(l3="first\n", l20="second\n")
     git = bench.pinned().git
     pin = bench.pinned()
     log = git.text(
@@ -70,20 +70,20 @@ def test_a_patched_executable_stays_one(bench: Bench) -> None:
 
 
 def test_a_patch_whose_lines_moved_applies(bench: Bench) -> None:
-    bench.add("moved", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
-    bench.upstream.commit({"pkg/a.py": text(l1="top\ntop\ntop\n")})
+    bench.add("moved", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
+    bench.upstream.commit({"pkg/a.py": make_text(l1="top\ntop\ntop\n")})
     done = patched_source.build_patched_source(bench.pinned(), bench.source())
-    assert bench.content(done.commit, "pkg/a.py") == text(l1="top\ntop\ntop\n", l20="ours\n")
+    assert bench.content(done.commit, "pkg/a.py") == make_text(l1="top\ntop\ntop\n", l20="ours\n")
 
 
 def test_conflict_names_hunk_file_and_the_upstream_commit(bench: Bench) -> None:
-    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l2="ours\n", l20="ours\n")}))
-    bench.upstream.commit({"pkg/a.py": text(l29="harmless\n")}, "harmless")
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": make_text(l2="ours\n", l20="ours\n")}))
+    bench.upstream.commit({"pkg/a.py": make_text(l29="harmless\n")}, "harmless")
     culprit = bench.upstream.commit(
-        {"pkg/a.py": text(l20="theirs\n", l29="harmless\n")}, "rework line 20"
+        {"pkg/a.py": make_text(l20="theirs\n", l29="harmless\n")}, "rework line 20"
     )
     bench.upstream.commit(
-        {"pkg/a.py": text(l5="later\n", l20="theirs\n", l29="harmless\n")}, "later"
+        {"pkg/a.py": make_text(l5="later\n", l20="theirs\n", l29="harmless\n")}, "later"
     )
     (result,) = _survey(bench).results
     assert (result.outcome, result.commit, result.sound) == ("conflict", None, False)
@@ -101,8 +101,8 @@ def test_conflict_names_hunk_file_and_the_upstream_commit(bench: Bench) -> None:
 
 
 def test_conflict_without_history_says_how_to_get_it(bench: Bench) -> None:
-    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
-    bench.upstream.commit({"pkg/a.py": text(l20="theirs\n")})
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
+    bench.upstream.commit({"pkg/a.py": make_text(l20="theirs\n")})
     (result,) = _survey(bench, history=False).results
     assert (result.outcome, result.cause) == ("conflict", None)
     assert "history not at hand: give --mirror" in result.detail
@@ -110,13 +110,13 @@ def test_conflict_without_history_says_how_to_get_it(bench: Bench) -> None:
 
 def test_conflict_found_although_a_patch_before_it_changes_the_same_file(bench: Bench) -> None:
     base = bench.upstream.head
-    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l10="first\n")}))
+    bench.add("first", bench.upstream.diff({"pkg/a.py": make_text(l10="first\n")}))
     both = bench.upstream.tree(
-        {"pkg/a.py": text(l10="first\n", l11="second\n")}, f"{base}^{{tree}}"
+        {"pkg/a.py": make_text(l10="first\n", l11="second\n")}, f"{base}^{{tree}}"
     )
-    one = bench.upstream.tree({"pkg/a.py": text(l10="first\n")}, f"{base}^{{tree}}")
+    one = bench.upstream.tree({"pkg/a.py": make_text(l10="first\n")}, f"{base}^{{tree}}")
     bench.add("second", patch_refresh.diff_trees(bench.upstream.git, one, both))
-    culprit = bench.upstream.commit({"pkg/a.py": text(l12="theirs\n")}, "rework line 12")
+    culprit = bench.upstream.commit({"pkg/a.py": make_text(l12="theirs\n")}, "rework line 12")
     first, second = _survey(bench).results
     assert (first.outcome, second.outcome) == ("applied", "conflict")
     assert second.cause
@@ -124,17 +124,17 @@ def test_conflict_found_although_a_patch_before_it_changes_the_same_file(bench: 
 
 
 def test_a_conflict_between_our_own_patches_says_so(bench: Bench) -> None:
-    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l20="first\n")}))
-    bench.add("second", bench.upstream.diff({"pkg/a.py": text(l20="second\n")}))
+    bench.add("first", bench.upstream.diff({"pkg/a.py": make_text(l20="first\n")}))
+    bench.add("second", bench.upstream.diff({"pkg/a.py": make_text(l20="second\n")}))
     _, second = _survey(bench).results
     assert second.outcome == "conflict"
     assert "our own patch first changes those lines before it" in second.detail
 
 
 def test_a_merge_that_git_could_make_is_a_hint_and_not_a_build(bench: Bench) -> None:
-    wide = bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}, context=3)
+    wide = bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}, context=3)
     bench.add("near", wide)
-    bench.upstream.commit({"pkg/a.py": text(l18="theirs\n")}, "two lines above")
+    bench.upstream.commit({"pkg/a.py": make_text(l18="theirs\n")}, "two lines above")
     (result,) = _survey(bench).results
     assert result.outcome == "conflict"
     assert "git can merge it: run `build.py patches refresh`" in result.detail
@@ -150,8 +150,8 @@ def test_already_upstream_is_left_out_with_the_same_tree(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench.add("other", bench.upstream.diff({"pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}))
-    bench.add("merged", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
-    culprit = bench.upstream.commit({"pkg/a.py": text(l20="ours\n")}, "take it")
+    bench.add("merged", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
+    culprit = bench.upstream.commit({"pkg/a.py": make_text(l20="ours\n")}, "take it")
     other, merged = _survey(bench).results
     assert (merged.outcome, merged.commit, merged.sound) == ("upstream", None, True)
     assert culprit[:12] in merged.detail
@@ -165,30 +165,30 @@ def test_already_upstream_is_left_out_with_the_same_tree(
 
 
 def test_already_upstream_inside_a_larger_commit(bench: Bench) -> None:
-    bench.add("merged", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.add("merged", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
     bench.upstream.commit(
-        {"pkg/a.py": text(l3="more\n", l20="ours\n"), "pkg/b.py": b"x = 2\n"}, "superset"
+        {"pkg/a.py": make_text(l3="more\n", l20="ours\n"), "pkg/b.py": b"x = 2\n"}, "superset"
     )
     assert _survey(bench, history=False).results[0].outcome == "upstream"
 
 
 def test_already_upstream_and_edited_later_is_seen_through_the_history(bench: Bench) -> None:
-    bench.add("merged", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
-    culprit = bench.upstream.commit({"pkg/a.py": text(l20="ours\n")}, "take it")
-    bench.upstream.commit({"pkg/a.py": text(l20="ours, edited\n")}, "edit it")
+    bench.add("merged", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
+    culprit = bench.upstream.commit({"pkg/a.py": make_text(l20="ours\n")}, "take it")
+    bench.upstream.commit({"pkg/a.py": make_text(l20="ours, edited\n")}, "edit it")
     (result,) = _survey(bench).results
     assert (result.outcome, result.sound) == ("upstream", False)
     assert result.cause
     assert result.cause.commit == culprit
-    with errors.refused(
+    with errors.expect_user_error(
         errors.CONFLICT, where="merged.patch", value="upstream", names=culprit[:12]
     ):
         patched_source.build_patched_source(bench.pinned(), bench.source())
 
 
 def test_the_same_change_twice_in_our_stack_is_empty(bench: Bench) -> None:
-    bench.add("once", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
-    bench.add("again", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.add("once", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
+    bench.add("again", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
     _, again = _survey(bench).results
     assert (again.outcome, again.sound) == ("empty", False)
 
@@ -197,12 +197,12 @@ def test_a_patch_without_a_diff_is_empty(bench: Bench) -> None:
     bench.add("nothing", b"")
     (result,) = _survey(bench).results
     assert (result.outcome, result.detail) == ("empty", "the patch changes nothing: drop it")
-    with errors.refused(errors.CONFLICT, where="nothing.patch", value="empty"):
+    with errors.expect_user_error(errors.CONFLICT, where="nothing.patch", value="empty"):
         patched_source.build_patched_source(bench.pinned(), bench.source())
 
 
 def test_gone_names_the_commit_that_deleted_the_file(bench: Bench) -> None:
-    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
     culprit = bench.upstream.commit({"pkg/a.py": None}, "clean up")
     bench.upstream.commit({"pkg/c.py": b"c\n"})
     (result,) = _survey(bench).results
@@ -213,19 +213,19 @@ def test_gone_names_the_commit_that_deleted_the_file(bench: Bench) -> None:
 
 
 def test_renamed_twice_names_where_the_file_is_now(bench: Bench) -> None:
-    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
     first = bench.upstream.commit(
-        {"pkg/a.py": None, "pkg/mid.py": text(l2="touched\n")}, "move once"
+        {"pkg/a.py": None, "pkg/mid.py": make_text(l2="touched\n")}, "move once"
     )
-    bench.upstream.commit({"pkg/mid.py": None, "lib/a.py": text(l2="touched\n")}, "move twice")
+    bench.upstream.commit({"pkg/mid.py": None, "lib/a.py": make_text(l2="touched\n")}, "move twice")
     (result,) = _survey(bench).results
     assert (result.outcome, result.cause and result.cause.commit) == ("renamed", first)
     assert "pkg/a.py is now lib/a.py" in result.detail
 
 
 def test_an_exact_rename_is_seen_without_history(bench: Bench) -> None:
-    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
-    bench.upstream.commit({"pkg/a.py": None, "lib/a.py": text()}, "move")
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
+    bench.upstream.commit({"pkg/a.py": None, "lib/a.py": make_text()}, "move")
     (result,) = _survey(bench, history=False).results
     assert result.outcome == "renamed"
     assert "lib/a.py" in result.detail
@@ -261,7 +261,9 @@ def test_an_insertion_that_is_there_is_not_made_twice(bench: Bench) -> None:
         "conflict",
         "it fits doc.md, but the file has its change already as well: write it anew against the pin",
     )
-    with errors.refused(errors.CONFLICT, where="note.patch", value="conflict", names="doc.md"):
+    with errors.expect_user_error(
+        errors.CONFLICT, where="note.patch", value="conflict", names="doc.md"
+    ):
         patched_source.build_patched_source(bench.pinned(history=False), bench.source())
 
 
@@ -278,9 +280,9 @@ def test_a_deletion_is_never_taken_for_upstreams_without_proof(bench: Bench) -> 
 
 
 def test_patches_after_a_failed_one_are_still_tried(bench: Bench) -> None:
-    bench.add("bad", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.add("bad", bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}))
     bench.add("good", bench.upstream.diff({"pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}))
-    bench.upstream.commit({"pkg/a.py": text(l20="theirs\n")})
+    bench.upstream.commit({"pkg/a.py": make_text(l20="theirs\n")})
     assert [one.outcome for one in _survey(bench).results] == ["conflict", "applied"]
 
 
@@ -288,9 +290,13 @@ def test_a_patch_through_a_link_is_refused(bench: Bench) -> None:
     bench.upstream.commit({"pkg/link": b"b.py"}, modes={"pkg/link": "120000"})
     bench.add(
         "through",
-        bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}).replace(b"pkg/a.py", b"pkg/link"),
+        bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}).replace(
+            b"pkg/a.py", b"pkg/link"
+        ),
     )
-    with errors.refused(errors.INVALID, where="through.patch:", value="pkg/link") as caught:
+    with errors.expect_user_error(
+        errors.INVALID, where="through.patch:", value="pkg/link"
+    ) as caught:
         _survey(bench)
     assert "through.patch:" in caught.value.where
 
@@ -299,9 +305,11 @@ def test_a_patch_below_a_link_is_refused(bench: Bench) -> None:
     bench.upstream.commit({"lib": b"pkg"}, modes={"lib": "120000"})
     bench.add(
         "below",
-        bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}).replace(b"pkg/a.py", b"lib/a.py"),
+        bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}).replace(
+            b"pkg/a.py", b"lib/a.py"
+        ),
     )
-    with errors.refused(errors.INVALID, where="below.patch:", value="lib"):
+    with errors.expect_user_error(errors.INVALID, where="below.patch:", value="lib"):
         _survey(bench)
 
 
@@ -311,7 +319,7 @@ def test_a_patch_that_takes_most_of_a_file_away_is_refused(bench: Bench) -> None
     bench.add("half", bench.upstream.diff({"long.py": b"".join(long[:10] + long[60:])}))
     assert _survey(bench).results[0].outcome == "applied"
     bench.add("most", bench.upstream.diff({"long.py": b"".join(long[:10] + long[61:])}))
-    with errors.refused(
+    with errors.expect_user_error(
         errors.TOO_BIG, where="most.patch:", value=51, names=("100", "long.py"), remedy="overlay"
     ):
         patched_source.survey_patches(

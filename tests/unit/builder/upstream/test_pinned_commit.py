@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def served(tmp_path: Path) -> tuple[Path, str]:
     """A mirror's clone of the upstream `t5x`, and the pin."""
-    return git_repository.upstream(tmp_path / "mirror" / "t5x.git")
+    return git_repository.make_upstream(tmp_path / "mirror" / "t5x.git")
 
 
 # corruption
@@ -32,17 +32,17 @@ def test_a_corrupt_mirror_is_named_and_nothing_of_it_is_kept(
 ) -> None:
     clone, pin = served
     bad, other = (
-        git_repository.git(clone, "rev-parse", f"{pin}:{path}")
+        git_repository.run_git(clone, "rev-parse", f"{pin}:{path}")
         for path in ("t5x/run.sh", "setup.py")
     )
-    git_repository.damage(clone, bad, other)
-    with errors.refused(errors.DAMAGED, where=f"mirror {clone}, object {bad}") as caught:
+    git_repository.damage_object(clone, bad, other)
+    with errors.expect_user_error(errors.DAMAGED, where=f"mirror {clone}, object {bad}") as caught:
         acquire_source(
-            git_repository.source(pin),
-            git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+            git_repository.make_source(pin),
+            git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
         )
     assert caught.value.where == f"mirror {clone}, object {bad}"
-    assert not git_repository.kept(tmp_path / "cache")
+    assert not git_repository.list_cached_files(tmp_path / "cache")
 
 
 @pytest.mark.parametrize("what", ["commit", "tree"])
@@ -51,41 +51,42 @@ def test_a_forged_commit_or_tree_is_refused(
 ) -> None:
     clone, pin = served
     bad, good = (
-        git_repository.git(clone, "rev-parse", f"{pin}{up}^{{{what}}}") for up in ("", "^")
+        git_repository.run_git(clone, "rev-parse", f"{pin}{up}^{{{what}}}") for up in ("", "^")
     )
-    git_repository.damage(clone, bad, good)
-    with errors.refused(errors.DAMAGED, where=bad):
+    git_repository.damage_object(clone, bad, good)
+    with errors.expect_user_error(errors.DAMAGED, where=bad):
         acquire_source(
-            git_repository.source(pin),
-            git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+            git_repository.make_source(pin),
+            git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
         )
-    assert not git_repository.kept(tmp_path / "cache")
+    assert not git_repository.list_cached_files(tmp_path / "cache")
 
 
 def test_a_corrupt_cache_is_not_believed(served: tuple[Path, str], tmp_path: Path) -> None:
     pin = served[1]
     pinned = acquire_source(
-        git_repository.source(pin), git_repository.access(tmp_path / "cache", tmp_path / "mirror")
+        git_repository.make_source(pin),
+        git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
     )
     ours = pinned.git.git_dir
     bad, other = (
         Git(ours).text("rev-parse", f"{pin}:{path}") for path in ("t5x/run.sh", "setup.py")
     )
-    git_repository.damage(ours, bad, other)
-    with errors.refused(errors.DAMAGED, where=f"{ours}, object {bad}") as caught:
-        git_repository.exported(pinned, tmp_path / "out")
+    git_repository.damage_object(ours, bad, other)
+    with errors.expect_user_error(errors.DAMAGED, where=f"{ours}, object {bad}") as caught:
+        git_repository.export_pin(pinned, tmp_path / "out")
     assert f"{ours}, object {bad}" in caught.value.where
     shutil.rmtree(ours / "rosetta-verified")
-    with errors.refused(errors.DAMAGED, where=ours, remedy="delete"):
+    with errors.expect_user_error(errors.DAMAGED, where=ours, remedy="delete"):
         acquire_source(
-            git_repository.source(pin),
-            git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+            git_repository.make_source(pin),
+            git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
         )
     shutil.rmtree(ours)
     assert (
         acquire_source(
-            git_repository.source(pin),
-            git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+            git_repository.make_source(pin),
+            git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
         ).tree
         == pinned.tree
     )
@@ -96,8 +97,8 @@ def test_a_corrupt_cache_is_not_believed(served: tuple[Path, str], tmp_path: Pat
 )
 def test_a_mangled_stamp_is_no_stamp(served: tuple[Path, str], tmp_path: Path, text: str) -> None:
     source, access = (
-        git_repository.source(served[1]),
-        git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+        git_repository.make_source(served[1]),
+        git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
     )
     pinned = acquire_source(source, access)
     (stamp,) = (pinned.git.git_dir / "rosetta-verified").iterdir()
@@ -113,21 +114,23 @@ def test_config_hooks_replacements_and_grafts_of_a_mirror_play_no_part(
     served: tuple[Path, str], tmp_path: Path
 ) -> None:
     clone, pin = served
-    clean = git_repository.exported(
+    clean = git_repository.export_pin(
         acquire_source(
-            git_repository.source(pin),
-            git_repository.access(tmp_path / "cache1", tmp_path / "mirror"),
+            git_repository.make_source(pin),
+            git_repository.make_access(tmp_path / "cache1", tmp_path / "mirror"),
         ),
         tmp_path / "out1",
     )
     marker = tmp_path / "was-run"
-    evil = git_repository.commit(clone, git_repository.tree(clone, {"setup.py": b"evil\n"}))
-    blob, evil_blob = (
-        git_repository.git(clone, "rev-parse", f"{pin}:setup.py"),
-        git_repository.git(clone, "rev-parse", f"{evil}:setup.py"),
+    evil = git_repository.write_commit(
+        clone, git_repository.make_tree(clone, {"setup.py": b"evil\n"})
     )
-    git_repository.git(clone, "replace", pin, evil)
-    git_repository.git(clone, "replace", blob, evil_blob)
+    blob, evil_blob = (
+        git_repository.run_git(clone, "rev-parse", f"{pin}:setup.py"),
+        git_repository.run_git(clone, "rev-parse", f"{evil}:setup.py"),
+    )
+    git_repository.run_git(clone, "replace", pin, evil)
+    git_repository.run_git(clone, "replace", blob, evil_blob)
     (clone / "info").mkdir(exist_ok=True)
     (clone / "info" / "grafts").write_text(f"{pin} {evil}\n")
     (clone / "info" / "attributes").write_text("* text eol=crlf filter=evil\n")
@@ -144,31 +147,34 @@ def test_config_hooks_replacements_and_grafts_of_a_mirror_play_no_part(
             f'[extensions]\n partialClone = evil\n[remote "evil"]\n promisor = true\n url = "ext::{run}"\n uploadpack = "{run}"\n'
         )
     pinned = acquire_source(
-        git_repository.source(pin), git_repository.access(tmp_path / "cache2", tmp_path / "mirror")
+        git_repository.make_source(pin),
+        git_repository.make_access(tmp_path / "cache2", tmp_path / "mirror"),
     )
-    assert git_repository.exported(pinned, tmp_path / "out2") == clean
+    assert git_repository.export_pin(pinned, tmp_path / "out2") == clean
     assert pinned.git.text("rev-list", "--count", pin) == "2"
     assert not marker.exists()
-    assert git_repository.git(clone, "cat-file", "blob", f"{pin}:setup.py") == "evil", (
+    assert git_repository.run_git(clone, "cat-file", "blob", f"{pin}:setup.py") == "evil", (
         "the replacement does hold where git runs in the mirror"
     )
-    git_repository.git(clone, "x")
+    git_repository.run_git(clone, "x")
     assert marker.exists(), "and so does its config"
 
 
 def test_settings_of_the_user_play_no_part(
     served: tuple[Path, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    source = git_repository.source(served[1])
-    clean = acquire_source(source, git_repository.access(tmp_path / "cache1", tmp_path / "mirror"))
-    before = git_repository.exported(clean, tmp_path / "out1")
+    source = git_repository.make_source(served[1])
+    clean = acquire_source(
+        source, git_repository.make_access(tmp_path / "cache1", tmp_path / "mirror")
+    )
+    before = git_repository.export_pin(clean, tmp_path / "out1")
     marker: Path = request.getfixturevalue("hostile_home")
     old = os.umask(0o077)
     try:
         pinned = acquire_source(
-            source, git_repository.access(tmp_path / "cache2", tmp_path / "mirror")
+            source, git_repository.make_access(tmp_path / "cache2", tmp_path / "mirror")
         )
-        after = git_repository.exported(pinned, tmp_path / "out2")
+        after = git_repository.export_pin(pinned, tmp_path / "out2")
     finally:
         os.umask(old)
     assert (pinned.commit, pinned.tree, pinned.date) == (clean.commit, clean.tree, clean.date)
@@ -178,7 +184,7 @@ def test_settings_of_the_user_play_no_part(
 
 def _tree_with(name: bytes, mode: str = "100644") -> Callable[[Path], str]:
     def make(repo: Path) -> str:
-        blob = git_repository.raw(repo, "blob", b"x")
+        blob = git_repository.write_raw_object(repo, "blob", b"x")
         inner = git_repository.raw_tree(repo, [("100644", b"x", blob)])
         sub = git_repository.raw_tree(
             repo, [(mode, name, {"40000": inner, "160000": "12" * 20}.get(mode, blob))]
@@ -189,14 +195,17 @@ def _tree_with(name: bytes, mode: str = "100644") -> Callable[[Path], str]:
 
 
 def _links(**links: str) -> Callable[[Path], str]:
-    return lambda repo: git_repository.tree(
+    return lambda repo: git_repository.make_tree(
         repo,
         {path.replace("__", "/"): ("120000", target.encode()) for path, target in links.items()},
     )
 
 
 def _link_and_folder(repo: Path) -> str:
-    link, blob = git_repository.raw(repo, "blob", b"/etc"), git_repository.raw(repo, "blob", b"x")
+    link, blob = (
+        git_repository.write_raw_object(repo, "blob", b"/etc"),
+        git_repository.write_raw_object(repo, "blob", b"x"),
+    )
     return git_repository.raw_tree(
         repo,
         [
@@ -229,24 +238,25 @@ HOSTILE: dict[str, Callable[[Path], str]] = {
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_hostile_tree_is_refused_and_nothing_kept(tmp_path: Path, case: str) -> None:
-    clone = git_repository.init(tmp_path / "mirror" / "t5x.git")
-    pin = git_repository.commit(clone, HOSTILE[case](clone))
+    clone = git_repository.init_repository(tmp_path / "mirror" / "t5x.git")
+    pin = git_repository.write_commit(clone, HOSTILE[case](clone))
     with pytest.raises(UserError) as caught:
         acquire_source(
-            git_repository.source(pin),
-            git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+            git_repository.make_source(pin),
+            git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
         )
     assert str(clone) in caught.value.where
-    assert not git_repository.kept(tmp_path / "cache")
+    assert not git_repository.list_cached_files(tmp_path / "cache")
 
 
 def test_the_same_kind_of_tree_without_hostility_passes(tmp_path: Path) -> None:
-    clone = git_repository.init(tmp_path / "mirror" / "t5x.git")
-    pin = git_repository.commit(clone, _tree_with(b".gitignore")(clone))
+    clone = git_repository.init_repository(tmp_path / "mirror" / "t5x.git")
+    pin = git_repository.write_commit(clone, _tree_with(b".gitignore")(clone))
     pinned = acquire_source(
-        git_repository.source(pin), git_repository.access(tmp_path / "cache", tmp_path / "mirror")
+        git_repository.make_source(pin),
+        git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
     )
-    assert list(git_repository.exported(pinned, tmp_path / "out")) == [
+    assert list(git_repository.export_pin(pinned, tmp_path / "out")) == [
         "a.py",
         "sub",
         "sub/.gitignore",
@@ -269,31 +279,33 @@ def test_the_same_kind_of_tree_without_hostility_passes(tmp_path: Path) -> None:
 def test_a_hostile_source_is_refused_though_it_is_in_the_cache(
     served: tuple[Path, str], tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    access = git_repository.access(tmp_path / "cache", tmp_path / "mirror")
-    acquire_source(git_repository.source(served[1]), access)
+    access = git_repository.make_access(tmp_path / "cache", tmp_path / "mirror")
+    acquire_source(git_repository.make_source(served[1]), access)
     with pytest.raises(UserError):
-        acquire_source(git_repository.source(served[1], **change), access)
+        acquire_source(git_repository.make_source(served[1], **change), access)
 
 
 @pytest.mark.parametrize("commit", ["main", "--help", "AB" * 20, "ab" * 19, "ab" * 20 + "\n", ""])
 def test_a_pin_is_forty_hex_digits(tmp_path: Path, commit: str) -> None:
-    with errors.refused(errors.INVALID, where="t5x", value=commit):
-        acquire_source(git_repository.source(commit), git_repository.access(tmp_path / "cache"))
+    with errors.expect_user_error(errors.INVALID, where="t5x", value=commit):
+        acquire_source(
+            git_repository.make_source(commit), git_repository.make_access(tmp_path / "cache")
+        )
 
 
 def test_a_pin_that_is_no_commit_is_refused(served: tuple[Path, str], tmp_path: Path) -> None:
     clone, pin = served
     for name, kind in ((f"{pin}:setup.py", "blob"), (f"{pin}^{{tree}}", "tree")):
-        with errors.refused(errors.INVALID, value=kind, remedy="commit"):
+        with errors.expect_user_error(errors.INVALID, value=kind, remedy="commit"):
             acquire_source(
-                git_repository.source(git_repository.git(clone, "rev-parse", name)),
-                git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+                git_repository.make_source(git_repository.run_git(clone, "rev-parse", name)),
+                git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
             )
-    odd = git_repository.raw(
+    odd = git_repository.write_raw_object(
         clone, "commit", b"tree " + b"ab" * 20 + b"\nauthor x\n\nno committer\n"
     )
-    with errors.refused(errors.INVALID, where=odd, value=None):
+    with errors.expect_user_error(errors.INVALID, where=odd, value=None):
         acquire_source(
-            git_repository.source(odd),
-            git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+            git_repository.make_source(odd),
+            git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
         )

@@ -32,24 +32,26 @@ ROOT = Path(__file__).parents[4]
 @pytest.fixture
 def served(tmp_path: Path) -> tuple[Path, str]:
     """A mirror's clone of the upstream `t5x`, and the pin."""
-    return git_repository.upstream(tmp_path / "mirror" / "t5x.git")
+    return git_repository.make_upstream(tmp_path / "mirror" / "t5x.git")
 
 
 def test_a_mirror_serves_once_and_is_not_needed_again(
     served: tuple[Path, str], tmp_path: Path
 ) -> None:
     clone, pin = served
-    source = git_repository.source(pin)
-    first = acquire_source(source, git_repository.access(tmp_path / "cache", tmp_path / "mirror"))
+    source = git_repository.make_source(pin)
+    first = acquire_source(
+        source, git_repository.make_access(tmp_path / "cache", tmp_path / "mirror")
+    )
     assert (first.transport, first.history, first.commit, first.date) == (
         "mirror",
         True,
         pin,
         git_repository.DATE + 60,
     )
-    assert first.tree == git_repository.git(clone, "rev-parse", f"{pin}^{{tree}}")
+    assert first.tree == git_repository.run_git(clone, "rev-parse", f"{pin}^{{tree}}")
     shutil.rmtree(tmp_path / "mirror")
-    again = acquire_source(source, git_repository.access(tmp_path / "cache"))
+    again = acquire_source(source, git_repository.make_access(tmp_path / "cache"))
     assert (again.transport, again.history, again.commit, again.tree, again.date) == (
         "cache",
         False,
@@ -57,7 +59,7 @@ def test_a_mirror_serves_once_and_is_not_needed_again(
         first.tree,
         first.date,
     )
-    found = git_repository.exported(again, tmp_path / "out")
+    found = git_repository.export_pin(again, tmp_path / "out")
     assert {path for path, (mode, _) in found.items() if not mode.startswith("4")} == set(
         git_repository.FILES
     )
@@ -68,8 +70,8 @@ def test_the_pins_copy_has_no_history_and_git_knows(
     served: tuple[Path, str], tmp_path: Path
 ) -> None:
     pinned = acquire_source(
-        git_repository.source(served[1]),
-        git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+        git_repository.make_source(served[1]),
+        git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
     )
     assert len(pinned.git.text("rev-list", pinned.commit).splitlines()) == 2, "through the mirror"
     ours = Git(pinned.git.git_dir)
@@ -80,17 +82,20 @@ def test_the_pins_copy_has_no_history_and_git_knows(
 
 def test_only_what_the_pin_needs_is_copied(served: tuple[Path, str], tmp_path: Path) -> None:
     clone, pin = served
-    git_repository.commit(clone, git_repository.tree(clone, {"x": b"not of the pin"}), pin)
+    git_repository.write_commit(
+        clone, git_repository.make_tree(clone, {"x": b"not of the pin"}), pin
+    )
     pinned = acquire_source(
-        git_repository.source(pin), git_repository.access(tmp_path / "cache", tmp_path / "mirror")
+        git_repository.make_source(pin),
+        git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
     )
     needed = {
         pin,
-        *git_repository.git(
+        *git_repository.run_git(
             clone, "rev-list", "--objects", "--no-object-names", "--no-walk", pin
         ).split(),
     }
-    assert git_repository.objects(pinned.git.git_dir) == needed
+    assert git_repository.list_loose_objects(pinned.git.git_dir) == needed
     assert sorted(path.name for path in (tmp_path / "cache" / "git").iterdir()) == ["t5x.git"]
 
 
@@ -98,26 +103,31 @@ def test_when_nothing_changed_no_process_is_started(
     served: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, access = (
-        git_repository.source(served[1]),
-        git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+        git_repository.make_source(served[1]),
+        git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
     )
     acquire_source(source, access)
     monkeypatch.setenv("PATH", "")
-    assert acquire_source(source, git_repository.access(tmp_path / "cache")).transport == "cache"
+    assert (
+        acquire_source(source, git_repository.make_access(tmp_path / "cache")).transport == "cache"
+    )
 
 
 def test_the_first_mirror_that_has_the_commit_serves(
     served: tuple[Path, str], tmp_path: Path
 ) -> None:
-    old = git_repository.init(tmp_path / "old" / "t5x.git")
-    git_repository.branch(
-        old, git_repository.commit(old, git_repository.tree(old, {"a": b"of another history"}))
+    old = git_repository.init_repository(tmp_path / "old" / "t5x.git")
+    git_repository.set_branch(
+        old,
+        git_repository.write_commit(
+            old, git_repository.make_tree(old, {"a": b"of another history"})
+        ),
     )
-    git_repository.init(tmp_path / "old" / "empty.git")
+    git_repository.init_repository(tmp_path / "old" / "empty.git")
     shutil.move(served[0], tmp_path / "mirror" / "some-name.git")
     pinned = acquire_source(
-        git_repository.source(served[1]),
-        git_repository.access(tmp_path / "cache", tmp_path / "old", tmp_path / "mirror"),
+        git_repository.make_source(served[1]),
+        git_repository.make_access(tmp_path / "cache", tmp_path / "old", tmp_path / "mirror"),
     )
     assert pinned.git.alternates == (tmp_path / "mirror" / "some-name.git" / "objects",)
 
@@ -126,24 +136,24 @@ def test_a_packed_mirror_and_a_working_clone_serve_as_well(
     served: tuple[Path, str], tmp_path: Path
 ) -> None:
     clone, pin = served
-    git_repository.git(clone, "repack", "-adq")
-    git_repository.git(tmp_path, "clone", "-q", str(clone), "work/t5x")
+    git_repository.run_git(clone, "repack", "-adq")
+    git_repository.run_git(tmp_path, "clone", "-q", str(clone), "work/t5x")
     trees = {
         acquire_source(
-            git_repository.source(pin), git_repository.access(tmp_path / str(n), root)
+            git_repository.make_source(pin), git_repository.make_access(tmp_path / str(n), root)
         ).tree
         for n, root in enumerate((tmp_path / "mirror", tmp_path / "work"))
     }
-    assert trees == {git_repository.git(clone, "rev-parse", f"{pin}^{{tree}}")}
+    assert trees == {git_repository.run_git(clone, "rev-parse", f"{pin}^{{tree}}")}
 
 
 def test_a_shallow_mirror_serves_without_history(served: tuple[Path, str], tmp_path: Path) -> None:
-    git_repository.git(
+    git_repository.run_git(
         tmp_path, "clone", "-q", "--bare", "--depth=1", f"file://{served[0]}", "shallow/t5x.git"
     )
     pinned = acquire_source(
-        git_repository.source(served[1]),
-        git_repository.access(tmp_path / "cache", tmp_path / "shallow"),
+        git_repository.make_source(served[1]),
+        git_repository.make_access(tmp_path / "cache", tmp_path / "shallow"),
     )
     assert (pinned.transport, pinned.history) == ("mirror", False)
     assert pinned.git.text("rev-list", pinned.commit) == pinned.commit
@@ -156,18 +166,25 @@ def test_absent_paths_make_no_difference_whether_the_mirror_has_them_or_not(
     served: tuple[Path, str], tmp_path: Path
 ) -> None:
     clone, pin = served
-    source = git_repository.source(pin, absent=("t5x/train.py", "t5x/link.py"))
+    source = git_repository.make_source(pin, absent=("t5x/train.py", "t5x/link.py"))
     found = [
-        acquire_source(source, git_repository.access(tmp_path / "cache1", tmp_path / "mirror"))
+        acquire_source(source, git_repository.make_access(tmp_path / "cache1", tmp_path / "mirror"))
     ]
     for path in source.absent:
-        loose_object_path(clone, git_repository.git(clone, "rev-parse", f"{pin}:{path}")).unlink()
+        loose_object_path(
+            clone, git_repository.run_git(clone, "rev-parse", f"{pin}:{path}")
+        ).unlink()
     found.append(
-        acquire_source(source, git_repository.access(tmp_path / "cache2", tmp_path / "mirror"))
+        acquire_source(source, git_repository.make_access(tmp_path / "cache2", tmp_path / "mirror"))
     )
     assert len({(pinned.commit, pinned.tree, pinned.date) for pinned in found}) == 1
-    assert len({frozenset(git_repository.objects(pinned.git.git_dir)) for pinned in found}) == 1
-    outs = [git_repository.exported(pinned, tmp_path / f"out{n}") for n, pinned in enumerate(found)]
+    assert (
+        len({frozenset(git_repository.list_loose_objects(pinned.git.git_dir)) for pinned in found})
+        == 1
+    )
+    outs = [
+        git_repository.export_pin(pinned, tmp_path / f"out{n}") for n, pinned in enumerate(found)
+    ]
     assert outs[0] == outs[1]
     assert "t5x/train.py" not in outs[0]
 
@@ -176,14 +193,16 @@ def test_a_file_that_is_missing_and_not_listed_is_named(
     served: tuple[Path, str], tmp_path: Path
 ) -> None:
     clone, pin = served
-    loose_object_path(clone, git_repository.git(clone, "rev-parse", f"{pin}:t5x/run.sh")).unlink()
+    loose_object_path(
+        clone, git_repository.run_git(clone, "rev-parse", f"{pin}:t5x/run.sh")
+    ).unlink()
     with pytest.raises(UserError, match=r"t5x/run\.sh") as caught:
         acquire_source(
-            git_repository.source(pin, absent=("t5x/train.py",)),
-            git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+            git_repository.make_source(pin, absent=("t5x/train.py",)),
+            git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
         )
     assert str(clone) in caught.value.where
-    assert not git_repository.kept(tmp_path / "cache")
+    assert not git_repository.list_cached_files(tmp_path / "cache")
 
 
 def test_a_path_taken_off_the_absent_list_is_fetched_then(
@@ -191,15 +210,20 @@ def test_a_path_taken_off_the_absent_list_is_fetched_then(
 ) -> None:
     pin = served[1]
     acquire_source(
-        git_repository.source(pin, absent=("setup.py",)),
-        git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+        git_repository.make_source(pin, absent=("setup.py",)),
+        git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
     )
-    with errors.refused(errors.MISSING, where="source t5x", value=pin, remedy="--mirror DIR"):
-        acquire_source(git_repository.source(pin), git_repository.access(tmp_path / "cache"))
+    with errors.expect_user_error(
+        errors.MISSING, where="source t5x", value=pin, remedy="--mirror DIR"
+    ):
+        acquire_source(
+            git_repository.make_source(pin), git_repository.make_access(tmp_path / "cache")
+        )
     pinned = acquire_source(
-        git_repository.source(pin), git_repository.access(tmp_path / "cache", tmp_path / "mirror")
+        git_repository.make_source(pin),
+        git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
     )
-    assert "setup.py" in git_repository.exported(pinned, tmp_path / "out")
+    assert "setup.py" in git_repository.export_pin(pinned, tmp_path / "out")
 
 
 @pytest.mark.parametrize("path", ["t5x/gone.py", "t5x", "../x"])
@@ -208,8 +232,8 @@ def test_an_absent_path_that_is_no_file_of_the_pin_is_an_error(
 ) -> None:
     with pytest.raises(UserError, match="absent"):
         acquire_source(
-            git_repository.source(served[1], absent=(path,)),
-            git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+            git_repository.make_source(served[1], absent=(path,)),
+            git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
         )
 
 
@@ -218,9 +242,9 @@ def test_an_absent_path_that_is_no_file_of_the_pin_is_an_error(
 
 def test_offline_the_error_names_source_commit_and_ways_out(tmp_path: Path) -> None:
     for name, ways in (("t5x", 2), ("paxml", 3)):
-        source = git_repository.source("ab" * 20, name=name)
+        source = git_repository.make_source("ab" * 20, name=name)
         with pytest.raises(UserError) as caught:
-            acquire_source(source, git_repository.access(tmp_path / "cache"))
+            acquire_source(source, git_repository.make_access(tmp_path / "cache"))
         said = str(caught.value)
         assert all(
             part in said
@@ -241,7 +265,7 @@ from rosetta.core.errors import UserError
 from builder.upstream.source import acquire_source
 from tests.support import git_repository
 try:
-    acquire_source(git_repository.source(sys.argv[1]), git_repository.access(Path(sys.argv[2])))
+    acquire_source(git_repository.make_source(sys.argv[1]), git_repository.make_access(Path(sys.argv[2])))
 except UserError as error:
     print(error)
 """
@@ -286,7 +310,7 @@ def dying(call):
     return step
 os.replace, os.rename = dying(os.replace), dying(os.rename)
 from builder.upstream.source import acquire_source
-acquire_source(git_repository.source(sys.argv[1]), git_repository.access(Path(sys.argv[2]), Path(sys.argv[2]).parent / "mirror"))
+acquire_source(git_repository.make_source(sys.argv[1]), git_repository.make_access(Path(sys.argv[2]), Path(sys.argv[2]).parent / "mirror"))
 print(left[0])
 """
 
@@ -312,23 +336,25 @@ def test_a_kill_at_any_write_leaves_what_a_rerun_finishes(
     assert steps >= len(git_repository.FILES) + 4, (
         "repository, blobs, trees, commit, shallow, stamp"
     )
-    reference = git_repository.objects(tmp_path / "whole" / "git" / "t5x.git")
+    reference = git_repository.list_loose_objects(tmp_path / "whole" / "git" / "t5x.git")
     for step in range(steps):
         killed = run(f"cache{step}", step)
         assert killed.returncode == -signal.SIGKILL
         cache = tmp_path / f"cache{step}"
         pinned = acquire_source(
-            git_repository.source(pin), git_repository.access(cache, tmp_path / "mirror")
+            git_repository.make_source(pin), git_repository.make_access(cache, tmp_path / "mirror")
         )
         complete = {
             name
-            for name in git_repository.objects(pinned.git.git_dir)
+            for name in git_repository.list_loose_objects(pinned.git.git_dir)
             if not name[2:].startswith("tmp_obj")
         }
         assert complete == reference
         assert Git(pinned.git.git_dir).text("rev-list", pin) == pin
         assert (
-            acquire_source(git_repository.source(pin), git_repository.access(cache)).transport
+            acquire_source(
+                git_repository.make_source(pin), git_repository.make_access(cache)
+            ).transport
             == "cache"
         )
 
@@ -337,21 +363,21 @@ def test_a_full_disk_is_one_clear_error_and_a_rerun_converges(
     served: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, access = (
-        git_repository.source(served[1]),
-        git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+        git_repository.make_source(served[1]),
+        git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
     )
     with monkeypatch.context() as patched:
         patched.setattr(atomic_files, "open", lambda *_: open("/dev/full", "wb"), raising=False)  # noqa: SIM115
         with pytest.raises(UserError, match=os.strerror(errno.ENOSPC)):
             acquire_source(source, access)
-    assert not git_repository.kept(tmp_path / "cache")
+    assert not git_repository.list_cached_files(tmp_path / "cache")
     assert acquire_source(source, access).transport == "mirror"
 
 
 def test_two_at_once_do_the_work_once(served: tuple[Path, str], tmp_path: Path) -> None:
     source, access = (
-        git_repository.source(served[1]),
-        git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+        git_repository.make_source(served[1]),
+        git_repository.make_access(tmp_path / "cache", tmp_path / "mirror"),
     )
     barrier = threading.Barrier(4)
 
@@ -396,7 +422,7 @@ def test_a_wheel_becomes_a_root_commit_of_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = cached_wheel(tmp_path / "cache", WHEEL)
-    pinned = acquire_source(source, git_repository.access(tmp_path / "cache"))
+    pinned = acquire_source(source, git_repository.make_access(tmp_path / "cache"))
     assert (pinned.transport, pinned.history, pinned.url, pinned.date) == (
         "wheel",
         False,
@@ -408,11 +434,11 @@ def test_a_wheel_becomes_a_root_commit_of_its_files(
     )
     pinned.git.run("update-ref", "refs/heads/pin", pinned.commit)
     pinned.git.run("fsck", "--strict")
-    found = git_repository.exported(pinned, tmp_path / "out")
+    found = git_repository.export_pin(pinned, tmp_path / "out")
     assert {path: data for path, (mode, data) in found.items() if mode == "100644"} == WHEEL
     shutil.rmtree(tmp_path / "cache" / "wheels")
     monkeypatch.setenv("PATH", "")
-    again = acquire_source(source, git_repository.access(tmp_path / "cache"))
+    again = acquire_source(source, git_repository.make_access(tmp_path / "cache"))
     assert (again.transport, again.commit, again.tree) == ("cache", pinned.commit, pinned.tree)
 
 
@@ -423,20 +449,20 @@ def test_a_wheels_commit_is_the_same_from_another_home_and_time(
     (tmp_path / "2").mkdir()
     source = cached_wheel(tmp_path / "1" / "cache", WHEEL)
     shutil.copytree(tmp_path / "1" / "cache", tmp_path / "2" / "cache")
-    first = acquire_source(source, git_repository.access(tmp_path / "1" / "cache"))
+    first = acquire_source(source, git_repository.make_access(tmp_path / "1" / "cache"))
     request.getfixturevalue("hostile_home")
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     assert (
-        acquire_source(source, git_repository.access(tmp_path / "2" / "cache")).commit
+        acquire_source(source, git_repository.make_access(tmp_path / "2" / "cache")).commit
         == first.commit
     )
 
 
 def test_a_wheel_that_is_not_there_offline_is_one_clear_error(tmp_path: Path) -> None:
-    with errors.refused(errors.MISSING, value="paxml==1.4.0", remedy="--offline"):
+    with errors.expect_user_error(errors.MISSING, value="paxml==1.4.0", remedy="--offline"):
         acquire_source(
             WheelSource("paxml-1.4", "paxml==1.4.0", "ab" * 32, Path("patches"), None),
-            git_repository.access(tmp_path / "cache"),
+            git_repository.make_access(tmp_path / "cache"),
         )
 
 
@@ -448,8 +474,8 @@ def test_a_hostile_or_wrong_wheel_is_refused_and_nothing_kept(
 ) -> None:
     source = cached_wheel(tmp_path / "cache", members)
     with pytest.raises(UserError):
-        acquire_source(source, git_repository.access(tmp_path / "cache"))
-    assert not git_repository.kept(tmp_path / "cache")
+        acquire_source(source, git_repository.make_access(tmp_path / "cache"))
+    assert not git_repository.list_cached_files(tmp_path / "cache")
 
 
 @pytest.mark.parametrize(
@@ -466,5 +492,5 @@ def test_a_wheels_pin_is_checked(tmp_path: Path, wheel: str, sha256: str) -> Non
     with pytest.raises(UserError):
         acquire_source(
             WheelSource("p", wheel, sha256, Path("patches"), None),
-            git_repository.access(tmp_path / "cache"),
+            git_repository.make_access(tmp_path / "cache"),
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    return git_repository.init(tmp_path / "repo.git")
+    return git_repository.init_repository(tmp_path / "repo.git")
 
 
 def export(
@@ -29,7 +29,9 @@ def export(
     with Reader(Git(repo)) as reader:
         write_tree(
             reader,
-            exported_entries(list_tree_files(reader, git_repository.tree(repo, files)), absent),
+            exported_entries(
+                list_tree_files(reader, git_repository.make_tree(repo, files)), absent
+            ),
             into,
         )
 
@@ -43,7 +45,7 @@ def test_files_come_out_byte_for_byte_with_fixed_modes(
         export(repo, git_repository.FILES, tmp_path / "out")
     finally:
         os.umask(before)
-    assert git_repository.snapshot(tmp_path / "out") == {
+    assert git_repository.read_folder(tmp_path / "out") == {
         ".gitattributes": ("100644", git_repository.FILES[".gitattributes"]),
         "setup.py": ("100644", b"print('x')\r\n"),
         "t5x": ("40755", b""),
@@ -61,7 +63,7 @@ def test_absent_paths_are_left_out_and_nothing_else(repo: Path, tmp_path: Path) 
     )
     assert [
         path
-        for path, (mode, _) in git_repository.snapshot(tmp_path / "out").items()
+        for path, (mode, _) in git_repository.read_folder(tmp_path / "out").items()
         if mode.startswith("100")
     ] == ["a/bc", "b"]
 
@@ -69,13 +71,13 @@ def test_absent_paths_are_left_out_and_nothing_else(repo: Path, tmp_path: Path) 
 def test_an_absent_blob_need_not_exist(repo: Path, tmp_path: Path) -> None:
     entries = [
         Entry("gone", "100644", "12" * 20),
-        Entry("here", "100644", git_repository.raw(repo, "blob", b"x")),
+        Entry("here", "100644", git_repository.write_raw_object(repo, "blob", b"x")),
     ]
     with Reader(Git(repo)) as reader:
         write_tree(reader, exported_entries(entries, ("gone",)), tmp_path / "out")
-        with errors.refused(errors.MISSING, where="12" * 20):
+        with errors.expect_user_error(errors.MISSING, where="12" * 20):
             write_tree(reader, entries, tmp_path / "out2")
-    assert git_repository.snapshot(tmp_path / "out") == {"here": ("100644", b"x")}
+    assert git_repository.read_folder(tmp_path / "out") == {"here": ("100644", b"x")}
 
 
 GOOD_LINKS: list[dict[str, Content]] = [
@@ -91,7 +93,7 @@ def test_links_that_stay_inside_are_kept(
     repo: Path, tmp_path: Path, files: dict[str, Content]
 ) -> None:
     export(repo, files, tmp_path / "out")
-    written = git_repository.snapshot(tmp_path / "out")
+    written = git_repository.read_folder(tmp_path / "out")
     for path, content in files.items():
         if isinstance(content, tuple):
             assert written[path] == ("120777", content[1])
@@ -127,10 +129,10 @@ def test_links_that_lead_out_are_refused_before_anything_is_written(
 def test_a_path_below_a_link_or_a_file_is_refused(
     repo: Path, tmp_path: Path, paths: tuple[str, str]
 ) -> None:
-    blob = git_repository.raw(repo, "blob", b"..")
+    blob = git_repository.write_raw_object(repo, "blob", b"..")
     with (
         Reader(Git(repo)) as reader,
-        errors.refused(errors.CONFLICT, where=repo, value=paths[0]),
+        errors.expect_user_error(errors.CONFLICT, where=repo, value=paths[0]),
     ):
         write_tree(
             reader,
@@ -145,7 +147,7 @@ def test_a_path_that_climbs_out_is_refused(repo: Path, tmp_path: Path, path: str
     with Reader(Git(repo)) as reader, pytest.raises(UserError):
         write_tree(
             reader,
-            [Entry(path, "100755", git_repository.raw(repo, "blob", b"x"))],
+            [Entry(path, "100755", git_repository.write_raw_object(repo, "blob", b"x"))],
             tmp_path / "out",
         )
     assert not (tmp_path / "out").exists()
@@ -156,6 +158,6 @@ def test_nothing_is_written_through_what_is_there_already(repo: Path, tmp_path: 
     victim.write_bytes(b"mine")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "setup.py").symlink_to(victim)
-    with errors.refused(errors.FAILED, where="setup.py"):
+    with errors.expect_user_error(errors.FAILED, where="setup.py"):
         export(repo, {"setup.py": b"theirs"}, tmp_path / "out")
     assert victim.read_bytes() == b"mine"

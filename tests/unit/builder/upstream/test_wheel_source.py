@@ -79,7 +79,7 @@ def test_a_hostile_member_is_refused(tmp_path: Path, case: str) -> None:
 def test_a_nul_in_a_name_is_refused(tmp_path: Path) -> None:
     made = wheel(tmp_path / "h.whl", [("a.pyXevil", b"x", 0)])
     made.write_bytes(made.read_bytes().replace(b"a.pyXevil", b"a.py\0evil"))
-    with errors.refused(errors.INVALID, where="h.whl", value="a.py\0evil"):
+    with errors.expect_user_error(errors.INVALID, where="h.whl", value="a.py\0evil"):
         wheel_source.read_wheel_files(made)
 
 
@@ -88,7 +88,7 @@ def test_a_file_larger_than_it_says_is_refused(tmp_path: Path) -> None:
     data = made.read_bytes()
     assert data.count(struct.pack("<I", 5000)) == 2
     made.write_bytes(data.replace(struct.pack("<I", 5000), struct.pack("<I", 50)))
-    with errors.refused(errors.DAMAGED, where="h.whl"):
+    with errors.expect_user_error(errors.DAMAGED, where="h.whl"):
         wheel_source.read_wheel_files(made)
 
 
@@ -100,10 +100,10 @@ def test_a_bomb_is_refused_by_file_and_by_sum(
     monkeypatch.setattr(wheel_source, "_LARGEST_WHEEL", 2000)
     assert len(wheel_source.read_wheel_files(made)) == 2
     monkeypatch.setattr(wheel_source, "_LARGEST_WHEEL", 1999)
-    with errors.refused(errors.TOO_BIG, where="h.whl", value="b"):
+    with errors.expect_user_error(errors.TOO_BIG, where="h.whl", value="b"):
         wheel_source.read_wheel_files(made)
     monkeypatch.setattr(wheel_source, "_LARGEST_FILE", 999)
-    with errors.refused(errors.TOO_BIG, where="h.whl", value="a"):
+    with errors.expect_user_error(errors.TOO_BIG, where="h.whl", value="a"):
         wheel_source.read_wheel_files(made)
 
 
@@ -111,7 +111,7 @@ def test_a_bomb_is_refused_by_file_and_by_sum(
 def test_what_is_no_zip_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "h.whl"
     path.write_bytes(data)
-    with errors.refused(errors.DAMAGED, where="h.whl"):
+    with errors.expect_user_error(errors.DAMAGED, where="h.whl"):
         wheel_source.read_wheel_files(path)
 
 

@@ -97,5 +97,5 @@ def test_the_cpu_has_to_be_asked_for() -> None:
 
 def test_nodes_that_differ_are_refused() -> None:
     devices = jax.devices() * 3  # enough to look at; nothing is run
-    with errors.refused(errors.DIFFERS, where="doctor --nccl", names=("2", "1")):
+    with errors.expect_user_error(errors.DIFFERS, where="doctor --nccl", names=("2", "1")):
         bandwidth.measure_devices(devices[:3], ["a", "a", "b"], 4)

@@ -20,7 +20,7 @@ def test_words_are_joined_and_bfloat16_is_the_default() -> None:
 
 @pytest.mark.parametrize("name", ["", "fp9", "fp8+", "fp8 fused"])
 def test_unknown_words_are_refused_with_the_known_ones(name: str) -> None:
-    with errors.refused(errors.UNKNOWN, where="--modes", remedy="transposed"):
+    with errors.expect_user_error(errors.UNKNOWN, where="--modes", remedy="transposed"):
         modes.parse_mode(name)
 
 
@@ -72,7 +72,9 @@ def test_sizes_are_those_of_the_gin_files() -> None:
 
 
 def test_unknown_size_is_refused_with_the_known_ones() -> None:
-    with errors.refused(errors.UNKNOWN, where="--size", value="../small", remedy=("tiny", "xxl")):
+    with errors.expect_user_error(
+        errors.UNKNOWN, where="--size", value="../small", remedy=("tiny", "xxl")
+    ):
         modes.read_size_fields("../small")
 
 

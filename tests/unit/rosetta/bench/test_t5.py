@@ -79,7 +79,9 @@ def test_the_modes_train_one_state(result: dict[str, Any]) -> None:
 
 def test_what_the_device_cannot_do_is_said_or_refused(result: dict[str, Any]) -> None:
     assert "cudnn is left out: cuDNN needs a GPU" in result["lines"]
-    with errors.refused(errors.UNSUPPORTED, where="bench t5 --modes cudnn", names=("cuDNN", "GPU")):
+    with errors.expect_user_error(
+        errors.UNSUPPORTED, where="bench t5 --modes cudnn", names=("cuDNN", "GPU")
+    ):
         t5.run_benchmark(TASK, ["cudnn"], skip=False, say=print)
 
 
@@ -94,7 +96,7 @@ def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
 
     monkeypatch.setattr(t5, "Candidate", full)
-    with errors.refused(errors.TOO_BIG, where="bench t5 --batch 2", names="f32"):
+    with errors.expect_user_error(errors.TOO_BIG, where="bench t5 --batch 2", names="f32"):
         t5.run_benchmark(TASK, ["f32"], skip=False, say=print)
 
 
@@ -165,10 +167,12 @@ def test_loss_in_slices_is_the_same_loss() -> None:
 
 def test_batches_and_devices_that_do_not_fit_are_refused() -> None:
     config = T5Config(**modes.read_size_fields("tiny"))
-    with errors.refused(errors.TOO_BIG, where="bench t5 --devices", value=999):
+    with errors.expect_user_error(errors.TOO_BIG, where="bench t5 --devices", value=999):
         t5.SharedState(dataclasses.replace(TASK, devices=999), config)
     if len(jax.devices()) > 1:
-        with errors.refused(errors.INVALID, where="bench t5 --batch", value=3, remedy="2"):
+        with errors.expect_user_error(
+            errors.INVALID, where="bench t5 --batch", value=3, remedy="2"
+        ):
             t5.SharedState(dataclasses.replace(TASK, devices=2, batch=3), config)
 
 

@@ -25,7 +25,9 @@ def test_a_missing_gpu_is_reported_before_jax_is_imported(
     monkeypatch.setattr(gpu_query, "detect_gpus", lambda _: [])
     monkeypatch.setattr(gpu_query, "has_gpu_device_file", lambda: False)
     monkeypatch.setitem(sys.modules, "jax", None)  # an import of it would be another error
-    with errors.refused(errors.MISSING, where="bench t5", names="NVIDIA", remedy="--allow-cpu"):
+    with errors.expect_user_error(
+        errors.MISSING, where="bench t5", names="NVIDIA", remedy="--allow-cpu"
+    ):
         bench.run(_arguments())
 
 

@@ -127,7 +127,7 @@ def started_shell(name: str, folder: Path) -> Iterator[interactive_shell.Shell]:
         ),
     }
     argv, setup = starts[name]
-    with interactive_shell.started(argv, environment, work, *setup) as started:
+    with interactive_shell.start_shell(argv, environment, work, *setup) as started:
         yield started
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import required_modules
 
-required_modules.need("ml_dtypes", "tensorstore")
+required_modules.need_modules("ml_dtypes", "tensorstore")
 
 import ml_dtypes
 import numpy as np
@@ -46,8 +46,8 @@ def model(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> tuple[llama.ModelShape, dict[str, Any], Path]:
     shape = llama_weights.MODELS[request.param]
-    tensors = llama_weights.weights(shape)
-    return shape, tensors, llama_weights.meta(tmp_path / "meta", shape, tensors)
+    tensors = llama_weights.make_weights(shape)
+    return shape, tensors, llama_weights.write_meta_folder(tmp_path / "meta", shape, tensors)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_number_of_meta_files(model: Any, tmp_path: Path) -> None:
         held = {name: source.parts[part][f"{name}.weight"]() for name in tensors} | {
             "tok_embeddings": np.split(whole, 2)[part]
         }
-        folder = llama_weights.meta(tmp_path / f"part{part}", shape, held)
+        folder = llama_weights.write_meta_folder(tmp_path / f"part{part}", shape, held)
         shutil.copy(folder / "consolidated.00.pth", tmp_path / "two" / f"consolidated.0{part}.pth")
     again = meta_llama.Source(tmp_path / "two")
     assert again.shape == shape
@@ -133,8 +133,8 @@ def test_halves_are_pairs_permuted() -> None:
 
 def test_rounding_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shape = llama_weights.MODELS["heads"]
-    tensors = llama_weights.weights(shape, np.float16)
-    at = llama_weights.meta(tmp_path / "meta", shape, tensors)
+    tensors = llama_weights.make_weights(shape, np.float16)
+    at = llama_weights.write_meta_folder(tmp_path / "meta", shape, tensors)
     assert _convert(at, tmp_path / "pax") == 0
     assert "all values are unchanged" in capsys.readouterr().out
     assert _convert(tmp_path / "pax", tmp_path / "half", "--to", "meta", "--dtype", "float16") == 0
@@ -154,10 +154,12 @@ def test_rounding_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_values_beyond_float16(tmp_path: Path) -> None:
     shape = llama_weights.MODELS["heads"]
-    tensors = llama_weights.weights(shape)
+    tensors = llama_weights.make_weights(shape)
     tensors["norm"][3] = 1e5
-    at = llama_weights.meta(tmp_path / "meta", shape, tensors)
-    with errors.reported(errors.TOO_BIG, where="--dtype", value="norm", names="float16"):
+    at = llama_weights.write_meta_folder(tmp_path / "meta", shape, tensors)
+    with errors.expect_reported_error(
+        errors.TOO_BIG, where="--dtype", value="norm", names="float16"
+    ):
         assert _convert(at, tmp_path / "out", "--to", "hf", "--dtype", "float16") == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["meta"]
 
@@ -304,7 +306,7 @@ def test_two_runs_into_one_folder(
             yield pair
 
     monkeypatch.setattr(llama, "read_tensors", run_another)
-    with errors.reported(errors.EXISTS, where=out):
+    with errors.expect_reported_error(errors.EXISTS, where=out):
         assert _convert(at, out, "--to", "hf") == 2
     assert statuses == [0]
     assert capsys.readouterr().err.count("\n") == 1
@@ -350,7 +352,7 @@ def test_a_mount_point_is_refused_first(
 ) -> None:
     (tmp_path / "out").mkdir()
     monkeypatch.setattr("os.path.ismount", lambda path: str(path) == str(tmp_path / "out"))
-    with errors.reported(errors.UNSUPPORTED, where=tmp_path / "out"):
+    with errors.expect_reported_error(errors.UNSUPPORTED, where=tmp_path / "out"):
         assert _convert(model[2], tmp_path / "out") == 2
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -427,7 +429,7 @@ def test_bad_source(
 ) -> None:
     spoil, kind, facts = BAD[case]
     spoil(model[2])
-    with errors.reported(kind, **facts):
+    with errors.expect_reported_error(kind, **facts):
         assert _convert(model[2], tmp_path / "out") == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["meta"]
@@ -445,7 +447,7 @@ def test_bad_source(
 def test_bad_options(
     words: list[str], kind: str, facts: dict[str, Any], model: Any, tmp_path: Path
 ) -> None:
-    with errors.reported(kind, **facts):
+    with errors.expect_reported_error(kind, **facts):
         assert _convert(model[2], tmp_path / "out", *words) == 2
     assert not (tmp_path / "out").exists()
 
@@ -471,7 +473,7 @@ def test_bad_folders_and_numbers(
 ) -> None:
     (tmp_path / "file").touch()
     before = sorted(tmp_path.rglob("*"))
-    with errors.reported(kind, **facts):
+    with errors.expect_reported_error(kind, **facts):
         assert _convert(model[2], tmp_path / out, *words) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
@@ -480,7 +482,7 @@ def test_bad_folders_and_numbers(
 def test_out_is_not_overwritten(model: Any, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("mine")
-    with errors.reported(errors.EXISTS, where=tmp_path / "out"):
+    with errors.expect_reported_error(errors.EXISTS, where=tmp_path / "out"):
         assert _convert(model[2], tmp_path / "out") == 2
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
 
@@ -489,18 +491,20 @@ def test_bad_checkpoints(model: Any, tmp_path: Path) -> None:
     _, _, at = model
     out = tmp_path / "pax"
     assert _convert(at, out) == 0
-    with errors.reported(errors.CONFLICT, where="--to", remedy=("meta", "hf")):
+    with errors.expect_reported_error(errors.CONFLICT, where="--to", remedy=("meta", "hf")):
         assert _convert(out, tmp_path / "again") == 2
     state = out / "checkpoints" / "checkpoint_00000000" / "state"
     norm = state / "mdl_vars.params.lm.transformer.x_layers_1.layer_norm.scale"
     shutil.rmtree(norm)
-    with errors.reported(errors.DIFFERS, value="layer_norm.scale"):
+    with errors.expect_reported_error(errors.DIFFERS, value="layer_norm.scale"):
         assert _convert(out, tmp_path / "again", "--to", "hf") == 2
     shutil.rmtree(state / "mdl_vars.params.lm.embedding_lookup.emb_var")
-    with errors.reported(errors.UNSUPPORTED, where=out, names="LLaMA"):
+    with errors.expect_reported_error(errors.UNSUPPORTED, where=out, names="LLaMA"):
         assert _convert(out, tmp_path / "again", "--to", "hf") == 2
     (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
-    with errors.reported(errors.MISSING, where=tmp_path / "empty", names="checkpoint_N"):
+    with errors.expect_reported_error(
+        errors.MISSING, where=tmp_path / "empty", names="checkpoint_N"
+    ):
         assert _convert(tmp_path / "empty", tmp_path / "again", "--to", "hf") == 2
 
 

@@ -17,7 +17,7 @@ from tests.support import corpora, errors
 if TYPE_CHECKING:
     from pathlib import Path
 
-DOCS = corpora.documents(40)
+DOCS = corpora.make_documents(40)
 
 
 def run(*words: str) -> tuple[dict[str, Any], str]:
@@ -28,9 +28,9 @@ def run(*words: str) -> tuple[dict[str, Any], str]:
 
 
 def test_check_refuses_what_a_run_refuses(tmp_path: Path) -> None:
-    data = corpora.text(tmp_path, DOCS)
+    data = corpora.write_text_files(tmp_path, DOCS)
     assert run("data", "check", data, "--mean-span", "20")[1].endswith("usable for span_corruption")
-    with errors.refused(errors.TOO_BIG, where="byte", value=259, names="100"):
+    with errors.expect_user_error(errors.TOO_BIG, where="byte", value=259, names="100"):
         run("data", "check", data, "--mean-span", "20", "--vocab-size", "100")
 
 
@@ -38,8 +38,10 @@ def test_check_examines_a_prepared_tfds_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    corpora.tfds(
-        tmp_path, "the_pile", {"train": [[corpora.example(text=[doc.encode()]) for doc in DOCS]]}
+    corpora.write_tfds_folder(
+        tmp_path,
+        "the_pile",
+        {"train": [[corpora.encode_example(text=[doc.encode()]) for doc in DOCS]]},
     )
     result, text = run("data", "check", "tfds:the_pile", "--mean-span", "20")
     assert result["copies"]["tfds:the_pile"]["examples"] == 40
@@ -51,10 +53,12 @@ def test_check_reads_the_split_and_the_field_of_the_options(
 ) -> None:
     monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    corpora.tfds(
-        tmp_path, "kept", {"validation": [[corpora.example(body=[doc.encode()]) for doc in DOCS]]}
+    corpora.write_tfds_folder(
+        tmp_path,
+        "kept",
+        {"validation": [[corpora.encode_example(body=[doc.encode()]) for doc in DOCS]]},
     )
-    with errors.refused(errors.UNKNOWN, value="train"):
+    with errors.expect_user_error(errors.UNKNOWN, value="train"):
         run("data", "check", "tfds:kept", "--mean-span", "20")
     result, text = run("data", "check", "tfds:kept", "--mean-span", "20", "--split", "validation")
     assert not result["ok"]
@@ -81,7 +85,7 @@ def test_check_looks_at_the_wording_of_records(tmp_path: Path) -> None:
     result, text = run("data", "check", f"jsonl:{tmp_path}/a.jsonl", "--objective", "mnli")
     assert not result["ok"]
     assert "a.jsonl, line 1: not a record of mnli" in text
-    with errors.refused(errors.INVALID, where="a.jsonl, line 1", names="mnli"):
+    with errors.expect_user_error(errors.INVALID, where="a.jsonl, line 1", names="mnli"):
         run("data", "check", f"jsonl:{tmp_path}/a.jsonl", "--objective", "mnli", "--head")
 
 
@@ -108,7 +112,9 @@ def test_data_without_text_is_refused(tmp_path: Path, body: bytes, says: tuple[s
         if not says:
             run(*words)
             continue
-        with errors.refused(errors.INVALID, where=tmp_path / "b", names=says, remedy="UTF-8"):
+        with errors.expect_user_error(
+            errors.INVALID, where=tmp_path / "b", names=says, remedy="UTF-8"
+        ):
             run(*words)
     assert (tmp_path / "out").exists() is not bool(says)
 
@@ -117,7 +123,7 @@ def test_show_of_rows_without_inputs(tmp_path: Path) -> None:
     result, text = run(
         "data",
         "show",
-        corpora.text(tmp_path, DOCS),
+        corpora.write_text_files(tmp_path, DOCS),
         "--objective",
         "lm",
         "--targets",
@@ -131,7 +137,7 @@ def test_show_of_rows_without_inputs(tmp_path: Path) -> None:
 
 
 def test_show_prints_text_and_the_hash_of_the_batch(tmp_path: Path) -> None:
-    data = corpora.text(tmp_path, DOCS)
+    data = corpora.write_text_files(tmp_path, DOCS)
     result, text = run(
         "data",
         "show",
@@ -170,7 +176,7 @@ def test_show_prints_text_and_the_hash_of_the_batch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_cache_keeps_the_order_whatever_the_number_of_processes(tmp_path: Path, jobs: str) -> None:
-    data = corpora.jsonl(tmp_path / "data", DOCS * 20)
+    data = corpora.write_jsonl_files(tmp_path / "data", DOCS * 20)
     out = tmp_path / "out"
     result, text = run("data", "cache", data, "--out", str(out), "--jobs", jobs)
     tokens = token_cache.TokenCache(str(out))
@@ -222,7 +228,7 @@ def test_compressed_text_can_be_cached_and_limited(tmp_path: Path, ending: str) 
     }
     for name, body in damaged.items():
         (tmp_path / f"{name}.txt{ending}").write_bytes(body)
-        with errors.refused(errors.DAMAGED, where=f"{name}.txt{ending}"):
+        with errors.expect_user_error(errors.DAMAGED, where=f"{name}.txt{ending}"):
             run(
                 "data",
                 "cache",
@@ -235,17 +241,17 @@ def test_compressed_text_can_be_cached_and_limited(tmp_path: Path, ending: str) 
 
 
 def test_a_cache_of_no_documents_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    data = corpora.text(tmp_path / "data", DOCS)
-    with errors.refused(errors.MISSING, where=data):
+    data = corpora.write_text_files(tmp_path / "data", DOCS)
+    with errors.expect_user_error(errors.MISSING, where=data):
         run("data", "cache", data, "--out", str(tmp_path / "out"), "--limit", "0", "--jobs", "1")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_cache_notices_another_file_under_its_glob(tmp_path: Path) -> None:
-    data = corpora.text(tmp_path / "data", DOCS)
+    data = corpora.write_text_files(tmp_path / "data", DOCS)
     run("data", "cache", data, "--out", str(tmp_path / "out"), "--jobs", "1")
     (tmp_path / "data" / "0a.txt").write_text("one more document\n")
-    with errors.refused(errors.DIFFERS, where=tmp_path / "out", value="files"):
+    with errors.expect_user_error(errors.DIFFERS, where=tmp_path / "out", value="files"):
         run("data", "cache", data, "--out", str(tmp_path / "out"), "--jobs", "1")
 
 
@@ -304,7 +310,7 @@ def test_pairs_are_cached_as_pairs(tmp_path: Path) -> None:
 def test_data_that_cannot_be_cached_is_refused(
     tmp_path: Path, data: str, where: str, value: str | int
 ) -> None:
-    with errors.refused(errors.UNSUPPORTED, where=where, value=value):
+    with errors.expect_user_error(errors.UNSUPPORTED, where=where, value=value):
         run("data", "cache", data, "--out", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
@@ -316,7 +322,7 @@ def test_vocab_show_and_train(tmp_path: Path) -> None:
     pytest.importorskip(
         "sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment"
     )
-    data = corpora.text(tmp_path, corpora.sentences(300))
+    data = corpora.write_text_files(tmp_path, corpora.make_sentences(300))
     result, text = run(
         "vocab", "train", "--data", data, "--out", str(tmp_path / "v.model"), "--size", "450"
     )
@@ -324,7 +330,7 @@ def test_vocab_show_and_train(tmp_path: Path) -> None:
     assert text.endswith(
         f"100 of them sentinels; use it with VOCAB={tmp_path}/v.model, in Pax with VOCAB_PATH={tmp_path}/v.model"
     )
-    with errors.refused(errors.INVALID, where=tmp_path, remedy=f"text:{tmp_path}/*"):
+    with errors.expect_user_error(errors.INVALID, where=tmp_path, remedy=f"text:{tmp_path}/*"):
         run("vocab", "train", "--data", f"text:{tmp_path}", "--out", str(tmp_path / "w.model"))
 
 

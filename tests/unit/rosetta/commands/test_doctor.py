@@ -171,7 +171,7 @@ def test_no_newer_syntax_than_that_of_python_39() -> None:
         ast.parse(Path(name).read_text(encoding="utf-8"), feature_version=(3, 9))
 
 
-@pytest.mark.parametrize("python", [sys.executable, *old_pythons.executables()])
+@pytest.mark.parametrize("python", [sys.executable, *old_pythons.find_executables()])
 def test_without_packages_and_on_an_old_python(python: str) -> None:
     done = run("-S", "-B", "-m", "rosetta.doctor", "--json", python=python)
     assert done.returncode in (0, 1), done.stderr

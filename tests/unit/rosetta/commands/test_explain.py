@@ -103,7 +103,7 @@ def test_the_text_of_an_explanation(
     ],
 )
 def test_an_unknown_name(name: str, near: str) -> None:
-    with errors.reported(errors.UNKNOWN, value=name, remedy=near):
+    with errors.expect_reported_error(errors.UNKNOWN, value=name, remedy=near):
         assert cli.main(["explain", name]) == 2
 
 
@@ -117,7 +117,9 @@ def test_an_unknown_name(name: str, near: str) -> None:
     ],
 )
 def test_a_variable_has_no_settings(words: tuple[str, ...], value: str) -> None:
-    with errors.reported(errors.CONFLICT, where="rosetta explain", value=value, names="PACK"):
+    with errors.expect_reported_error(
+        errors.CONFLICT, where="rosetta explain", value=value, names="PACK"
+    ):
         assert cli.main(["explain", "PACK", *words]) == 2
 
 
@@ -170,6 +172,6 @@ def test_a_run_on_this_machine_warns_by_itself(
     monkeypatch.setenv("ROSETTA_SITE", "")
     monkeypatch.setenv("PATH", "/nowhere")
     words = ["run", "t5x-small", "--gpus-per-node", "1", "--accelerator", "h100"]
-    with errors.reported(errors.MISSING, value="rosetta"):
+    with errors.expect_reported_error(errors.MISSING, value="rosetta"):
         assert cli.main(words) == 2
     assert "warning:" not in capsys.readouterr().err

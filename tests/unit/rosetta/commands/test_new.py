@@ -102,7 +102,7 @@ def test_own_vocabulary_sets_the_embedding(tmp_path: Path) -> None:
 
 def test_another_model_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "ro_t5x_base.sh").write_text("mine")
-    with errors.refused(errors.EXISTS, where="ro_t5x_base.sh"):
+    with errors.expect_user_error(errors.EXISTS, where="ro_t5x_base.sh"):
         _write(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["ro_t5x_base.sh"]
 
@@ -127,7 +127,7 @@ def test_a_full_disk_leaves_none_of_the_four(
 
 def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with errors.refused(errors.INVALID, where=tmp_path / "file"):
+    with errors.expect_user_error(errors.INVALID, where=tmp_path / "file"):
         _write(tmp_path / "file")
 
 
@@ -152,7 +152,7 @@ def test_a_model_from_a_checkpoint_keeps_the_embedding_of_its_family(tmp_path: P
 def test_errors_are_one_line_and_write_nothing(
     tmp_path: Path, words: list[str], kind: str, facts: dict[str, Any]
 ) -> None:
-    with errors.refused(kind, **facts):
+    with errors.expect_user_error(kind, **facts):
         _write(tmp_path / "out", *words)
     assert not (tmp_path / "out").exists()
 

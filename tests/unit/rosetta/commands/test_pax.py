@@ -97,7 +97,7 @@ class TestCommand:
     ) -> None:
         ran = place.rosetta("pax", *words)
         assert (ran.rc, ran.argv) == (2, [])
-        errors.check(ran.error, kind, **facts)
+        errors.check_error(ran.error, kind, **facts)
         assert len(ran.err.splitlines()) == 1
 
 
@@ -119,7 +119,7 @@ def test_the_word_for_the_gpus_wins(place: Place) -> None:
     environment["JAX_PLATFORMS"] = ""
     ran = place.rosetta(*words, "CUDA_VISIBLE_DEVICES=-1", **environment)
     assert (ran.rc, ran.argv) == (2, [])
-    errors.check(ran.error, errors.MISSING, where="CUDA_VISIBLE_DEVICES=-1", names="hides")
+    errors.check_error(ran.error, errors.MISSING, where="CUDA_VISIBLE_DEVICES=-1", names="hides")
 
 
 def test_an_environment_without_paxml(place: Place) -> None:
@@ -127,7 +127,7 @@ def test_an_environment_without_paxml(place: Place) -> None:
         pytest.skip("NOT CHECKED here: this environment has Paxml; checked without one")
     (place.work / "paxml.py").touch()
     ran = place.rosetta("pax", "train", "CONFIG=Synthetic5B", "--dry-run", PYTHON="")
-    errors.check(ran.error, errors.MISSING, where="rosetta pax", names="paxml")
+    errors.check_error(ran.error, errors.MISSING, where="rosetta pax", names="paxml")
     assert (
         place.rosetta(
             "pax",
@@ -206,7 +206,7 @@ def test_wrong_numbers_are_refused_before_jax_starts(
         "--dry-run",
     )
     assert (ran.rc, ran.argv) == (2, [])
-    errors.check(ran.error, kind, **facts)
+    errors.check_error(ran.error, kind, **facts)
     assert len(ran.err.splitlines()) == 1
 
 

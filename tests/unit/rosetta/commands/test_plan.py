@@ -137,7 +137,7 @@ def test_errors_are_one_line_and_come_before_jax_is_set_up(
     asked: list[Any],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with errors.reported(kind, **facts):
+    with errors.expect_reported_error(kind, **facts):
         assert cli.main(["plan", "t5x", *words]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert asked == []

@@ -33,7 +33,7 @@ DRY = {
 
 @pytest.fixture
 def place(tmp_path: Path) -> fake_launchers.Place:
-    return fake_launchers.place(tmp_path)
+    return fake_launchers.make_launchers(tmp_path)
 
 
 def shown(place: fake_launchers.Place, *words: str, **variables: str) -> dict[str, Any]:
@@ -293,7 +293,7 @@ def test_errors_are_one_line(
     ended = run_in_process(lambda: cli.main(words), place.folder, place.environment())
     assert ended.status == 2
     (error,) = ended.errors
-    errors.check(error, kind, **facts)
+    errors.check_error(error, kind, **facts)
     assert ended.err.count("\n") == 1
     assert not list(place.folder.glob("bin/*.argv"))
 
@@ -318,7 +318,7 @@ def test_a_missing_program_or_package_is_reported(
     ended = run_in_process(lambda: cli.main(words), place.folder, environment)
     assert ended.status == 2
     (error,) = ended.errors
-    errors.check(error, errors.MISSING, where=program, value=program)
+    errors.check_error(error, errors.MISSING, where=program, value=program)
 
 
 def test_the_output_of_the_scheduler_is_printed(place: fake_launchers.Place) -> None:
@@ -358,7 +358,7 @@ def plain_yaml(folder: Path) -> Path:
     return folder / "lib"
 
 
-@pytest.mark.parametrize("python", [sys.executable, *old_pythons.executables()])
+@pytest.mark.parametrize("python", [sys.executable, *old_pythons.find_executables()])
 def test_on_a_login_node(place: fake_launchers.Place, python: str) -> None:
     """An old Python, PyYAML and the package: nothing else."""
     environment = {

@@ -118,5 +118,5 @@ def test_the_environments_own_python_runs_the_trainer(
 
 def test_an_environment_without_t5x(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(t5x, "find_spec", lambda _: None)
-    with errors.refused(errors.MISSING, where="rosetta t5x"):
+    with errors.expect_user_error(errors.MISSING, where="rosetta t5x"):
         t5x._find_t5x_folder()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support import errors
-from tests.support.t5x_scripts import MNLI, Place, bindings, checkpoints, place_
+from tests.support.t5x_scripts import MNLI, Place, make_checkpoint_folder, place_, read_gin_bindings
 
 __all__ = ["place_"]  # a fixture
 
@@ -39,11 +39,11 @@ def test_the_command_line_does_what_the_scripts_do(place: Place, words: list[str
 def test_the_command_line_becomes_the_trainer(place: Place) -> None:
     ran = place.run_rosetta("t5x", "pretrain", "T5_SIZE=tiny", "TRAIN_STEPS=7", RC="5")
     assert ran.rc == 5
-    assert bindings(ran)["TRAIN_STEPS"] == "7"
-    checkpoints(place, "100")
+    assert read_gin_bindings(ran)["TRAIN_STEPS"] == "7"
+    make_checkpoint_folder(place, "100")
     ran = place.rosetta("t5x", "finetune", "MODEL_DIR=pre", "FT_STEPS=3", **MNLI)
     assert ran.rc == 0, ran.err
-    assert bindings(ran)["MODEL_DIR"] == f'"{place.work}/ft_mnli2_pre"'
+    assert read_gin_bindings(ran)["MODEL_DIR"] == f'"{place.work}/ft_mnli2_pre"'
 
 
 @pytest.mark.parametrize("environment", ["", "cuda,cpu"])
@@ -72,13 +72,13 @@ def test_words_that_jax_would_stumble_over_are_refused(
     for words in (("t5x", "pretrain"), ("t5x", "pretrain", "--dry-run"), preset):
         for ran in (place.rosetta(*words, word), place.rosetta(*words, **{name: value})):
             assert (ran.rc, ran.argv) == (2, []), words
-            errors.check(ran.error, errors.INVALID, **facts)
+            errors.check_error(ran.error, errors.INVALID, **facts)
             assert len(ran.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("what", ["eval", "infer"])
 def test_evaluation_and_inference(place: Place, what: str) -> None:
-    checkpoints(place, "100")
+    make_checkpoint_folder(place, "100")
     ran = place.rosetta(
         "t5x",
         what,
@@ -95,7 +95,7 @@ def test_evaluation_and_inference(place: Place, what: str) -> None:
         f"--gin_file=rosetta/t5x/gin/{name}.gin"
         for name in ("t5_1_1/tiny", f"runs/{what}", "runs/task_mnli2")
     ]
-    found = bindings(ran)
+    found = read_gin_bindings(ran)
     assert found["CHECKPOINT_PATH"] == f'"{place.work}/pre"'
     assert (
         found[{"eval": "EVAL_OUTPUT_DIR", "infer": "INFER_OUTPUT_DIR"}[what]]
@@ -131,7 +131,7 @@ def test_evaluation_and_inference(place: Place, what: str) -> None:
 def test_questions_are_read_before_anything_starts(
     place: Place, what: str, label: str, kind: str, facts: dict[str, Any]
 ) -> None:
-    checkpoints(place, "100")
+    make_checkpoint_folder(place, "100")
     (place.work / "questions.jsonl").write_text(
         f'{{"premise": "a", "hypothesis": "b", "label": {label}}}\n'
     )
@@ -141,20 +141,20 @@ def test_questions_are_read_before_anything_starts(
     )
     assert ran.rc == (2 if kind else 0), ran.err
     if kind:
-        errors.check(ran.error, kind, **facts)
+        errors.check_error(ran.error, kind, **facts)
         assert ran.argv == []
         assert not (place.work / "out").exists()
     else:
-        assert bindings(ran)["EXTRA_IDS"] == "100"
+        assert read_gin_bindings(ran)["EXTRA_IDS"] == "100"
 
 
 @pytest.mark.parametrize("value", ["x", "-1", "1.5", "1e2"])
 def test_a_number_of_sentinels_that_is_none_is_refused(place: Place, value: str) -> None:
-    checkpoints(place, "100")
+    make_checkpoint_folder(place, "100")
     for words in (["eval", "CHECKPOINT_PATH=pre", "OUTPUT_DIR=out"], ["pretrain"]):
         ran = place.rosetta("t5x", *words, **MNLI, EXTRA_IDS=value)
         assert (ran.rc, ran.argv) == (2, [])
-        errors.check(ran.error, errors.INVALID, where="EXTRA_IDS", value=value, remedy="0")
+        errors.check_error(ran.error, errors.INVALID, where="EXTRA_IDS", value=value, remedy="0")
 
 
 @pytest.mark.parametrize(
@@ -185,18 +185,18 @@ def test_a_number_of_sentinels_that_is_none_is_refused(place: Place, value: str)
 def test_evaluation_refused(
     place: Place, settings: dict[str, str], kind: str, facts: dict[str, Any]
 ) -> None:
-    checkpoints(place, "100")
+    make_checkpoint_folder(place, "100")
     ran = place.rosetta("t5x", "eval", "CHECKPOINT_PATH=pre", "OUTPUT_DIR=out", **MNLI, **settings)
     assert (ran.rc, ran.argv) == (2, [])
-    errors.check(ran.error, kind, **facts)
+    errors.check_error(ran.error, kind, **facts)
     assert not (place.work / "out").exists()
 
 
 def test_no_start_is_kept_of_a_run_that_cannot_begin(place: Place) -> None:
-    checkpoints(place, "100")
+    make_checkpoint_folder(place, "100")
     ran = place.rosetta("t5x", "finetune", "MODEL_DIR=pre", "PYTHON=/nowhere/python", **MNLI)
     assert ran.rc == 2
-    errors.check(ran.error, errors.MISSING, where="PYTHON", value="/nowhere/python")
+    errors.check_error(ran.error, errors.MISSING, where="PYTHON", value="/nowhere/python")
     assert not (place.work / "ft_mnli2_pre").exists()
 
 
@@ -281,8 +281,8 @@ def test_no_start_is_kept_of_a_run_that_cannot_begin(place: Place) -> None:
 def test_the_command_line_refuses_in_one_line(
     place: Place, words: list[str], kind: str, facts: dict[str, Any]
 ) -> None:
-    checkpoints(place, "100")
+    make_checkpoint_folder(place, "100")
     ran = place.rosetta(*words)
     assert (ran.rc, ran.argv, ran.out) == (2, [], "")
-    errors.check(ran.error, kind, **facts)
+    errors.check_error(ran.error, kind, **facts)
     assert len(ran.err.splitlines()) == 1

@@ -91,7 +91,7 @@ def test_evidence_of_an_edited_preset_is_refused(trials: list[Choice]) -> None:
     assert cli.main(["tune", "./mine.yaml"]) == 0
     before = len(trials)
     Path("mine.yaml").write_text("extends: t5x-tiny\nbatch: {per_gpu: 2}\n")
-    with errors.reported(errors.DIFFERS, names="batch.per_gpu", remedy="--evidence"):
+    with errors.expect_reported_error(errors.DIFFERS, names="batch.per_gpu", remedy="--evidence"):
         assert cli.main(["tune", "./mine.yaml"]) == 2
     assert len(trials) == before
 
@@ -194,7 +194,7 @@ def test_an_error_is_one_line_and_makes_no_trial(
     facts: dict[str, Any],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with errors.reported(kind, **facts):
+    with errors.expect_reported_error(kind, **facts):
         assert cli.main(["tune", *words]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert trials == []
@@ -283,7 +283,7 @@ class TestPlanned:
     def test_what_is_not_planned_is_refused(
         self, name: str, settings: dict[str, str], what: str
     ) -> None:
-        with errors.refused(errors.UNSUPPORTED, where=what):
+        with errors.expect_user_error(errors.UNSUPPORTED, where=what):
             planned_trial.make_plan_arguments(described(name, **settings), "h100")
         assert planned_trial.make_plan_arguments(described("t5x-large", PACK="0"), "h100")
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support import errors, required_modules
 
-required_modules.need("ml_dtypes", "tensorstore")
+required_modules.need_modules("ml_dtypes", "tensorstore")
 
 import numpy as np
 import tensorstore  # type: ignore[import-not-found]
@@ -271,7 +271,7 @@ def test_a_pickle_does_not_move_a_tensor(models: Path, tmp_path: Path) -> None:
         return body[: reduced + 1] + state + body[reduced + 1 :]
 
     rewrite(source, move)
-    with errors.refused(errors.DAMAGED, names="PyTorch"):
+    with errors.expect_user_error(errors.DAMAGED, names="PyTorch"):
         torch_file.read_tensors(source)
 
 
@@ -415,8 +415,10 @@ def test_a_lora_adapter_of_another_size_is_refused(
 
 def test_chunks_of_zeros_are_read(tmp_path: Path) -> None:
     shape = llama_weights.MODELS["heads"]
-    tensors = {name: np.zeros_like(tensor) for name, tensor in llama_weights.weights(shape).items()}
-    source = llama_weights.meta(tmp_path / "zeros", shape, tensors)
+    tensors = {
+        name: np.zeros_like(tensor) for name, tensor in llama_weights.make_weights(shape).items()
+    }
+    source = llama_weights.write_meta_folder(tmp_path / "zeros", shape, tensors)
     assert cli.main(["convert", "llama", str(source), str(tmp_path / "pax")]) == 0
     assert (
         cli.main(["convert", "llama", str(tmp_path / "pax"), str(tmp_path / "hf"), "--to", "hf"])

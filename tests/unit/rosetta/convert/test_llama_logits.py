@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import required_modules
 
-required_modules.need("jax", "paxml")
+required_modules.need_modules("jax", "paxml")
 
 import jax
 import jax.numpy as jnp
@@ -82,8 +82,8 @@ def test_logits_match_the_formulas_of_the_papers(
     which: str, repeated: bool, tmp_path: Path
 ) -> None:
     shape = llama_weights.MODELS[which]
-    tensors = llama_weights.weights(shape)
-    at = llama_weights.meta(tmp_path / "meta", shape, tensors)
+    tensors = llama_weights.make_weights(shape)
+    at = llama_weights.write_meta_folder(tmp_path / "meta", shape, tensors)
     assert (
         cli.main(
             [
@@ -97,7 +97,7 @@ def test_logits_match_the_formulas_of_the_papers(
         == 0
     )
     ids = np.random.default_rng(3).integers(3, shape.vocab, (2, 16))
-    expected = np.stack([llama_weights.logits(shape, tensors, row) for row in ids])
+    expected = np.stack([llama_weights.compute_logits(shape, tensors, row) for row in ids])
     assert np.abs(expected).max() > 1
     np.testing.assert_allclose(
         _logits(tmp_path / "pax" / "checkpoints", ids, shape.make_fdl_settings(), repeated),

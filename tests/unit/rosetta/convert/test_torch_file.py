@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import errors, required_modules
 
-required_modules.need("ml_dtypes", "numpy")
+required_modules.need_modules("ml_dtypes", "numpy")
 
 import ml_dtypes
 import numpy as np
@@ -69,7 +69,7 @@ def test_a_truncated_file_is_refused(module: Any, keep: float, tmp_path: Path) -
     path = _write(tmp_path / "file", {"a": np.ones((40, 40), np.float32)}, module)
     body = path.read_bytes()
     path.write_bytes(body[: int(len(body) * keep)])
-    with errors.refused(errors.DAMAGED, names="complete"):
+    with errors.expect_user_error(errors.DAMAGED, names="complete"):
         module.read_tensors(path)
 
 
@@ -87,7 +87,7 @@ def test_code_in_a_pickle_is_not_run(tmp_path: Path) -> None:
     path, mark = tmp_path / "bad.pth", tmp_path / "mark"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("bad/data.pkl", pickle.dumps({"a": Harm(mark)}))
-    with errors.refused(errors.DENIED, where="bad.pth", remedy="safetensors"):
+    with errors.expect_user_error(errors.DENIED, where="bad.pth", remedy="safetensors"):
         torch_file.read_tensors(path)
     assert not mark.exists()
     pickle.loads(pickle.dumps(Harm(mark)))  # noqa: S301 (it would have)
@@ -123,7 +123,7 @@ def test_a_tensor_beyond_its_storage_is_refused(
                 assert body.count(before) == 1
                 body = body.replace(before, after)
             other.writestr(name, body)
-    with errors.refused(errors.DAMAGED, names="complete"):
+    with errors.expect_user_error(errors.DAMAGED, names="complete"):
         torch_file.read_tensors(bad)
 
 
@@ -157,13 +157,13 @@ def test_a_flipped_bit_is_found(
     damaged = torch_file.read_tensors(path)
     assert (damaged["a"]() == 0).all()
     for _ in range(2):  # a failed check is not taken for a passed one
-        with errors.refused(errors.DAMAGED, names="CRC-32"):
+        with errors.expect_user_error(errors.DAMAGED, names="CRC-32"):
             damaged["b"]()
     # A file in which PyTorch was told to write no checksums can only be believed.
     _set_checksums(path, bytes(4))
     assert torch_file.read_tensors(path)["b"]().shape == (100, 100)
     _set_checksums(path, b"\x01\0\0\0")
-    with errors.refused(errors.DAMAGED, names="complete"):  # the pickle's own
+    with errors.expect_user_error(errors.DAMAGED, names="complete"):  # the pickle's own
         torch_file.read_tensors(path)
 
 
@@ -171,7 +171,7 @@ def test_tensors_that_share_a_storage_are_checked(tmp_path: Path) -> None:
     record = torch_file.ZipRecord(tmp_path / "file", 0, 8, 1)
     (tmp_path / "file").write_bytes(bytes(8))
     for offset in (0, 1):
-        with errors.refused(errors.DAMAGED, names="CRC-32"):
+        with errors.expect_user_error(errors.DAMAGED, names="CRC-32"):
             torch_file.StoredTensor(
                 str(tmp_path / "file"), 0, np.dtype(np.float32), offset, (1,), (1,), record
             )()
@@ -180,5 +180,5 @@ def test_tensors_that_share_a_storage_are_checked(tmp_path: Path) -> None:
 def test_other_number_types_are_refused(tmp_path: Path) -> None:
     header = b'{"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}'
     (tmp_path / "file").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-    with errors.refused(errors.UNSUPPORTED, value="I64"):
+    with errors.expect_user_error(errors.UNSUPPORTED, value="I64"):
         safetensors.read_tensors(tmp_path / "file")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import errors, required_modules
 
-required_modules.need("ml_dtypes", "tensorstore")
+required_modules.need_modules("ml_dtypes", "tensorstore")
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def convert(*words: object) -> int:
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same model in all layouts."""
     top = tmp_path_factory.mktemp("models")
-    llama_weights.meta(top / "meta", SHAPE, llama_weights.weights(SHAPE))
+    llama_weights.write_meta_folder(top / "meta", SHAPE, llama_weights.make_weights(SHAPE))
     assert convert(top / "meta", top / "hf", "--to", "hf") == 0
     assert convert(top / "meta", top / "pax") == 0
     return top
@@ -443,7 +443,7 @@ def test_what_is_written_is_read_back(
             store[3].write(np.float32(5)).result()
             return
         body = bytearray(file.read_bytes())
-        body[body.index(llama_weights.weights(SHAPE)["norm"].tobytes())] ^= 1
+        body[body.index(llama_weights.make_weights(SHAPE)["norm"].tobytes())] ^= 1
         file.write_bytes(bytes(body))
 
     monkeypatch.setattr(module, function, spoil)
@@ -456,7 +456,7 @@ def test_what_is_written_is_read_back(
 def test_check_written_compares_sizes(models: Path) -> None:
     source, other = meta_llama.Source(models / "meta"), meta_llama.Source(models / "meta")
     other.shape = llama_weights.MODELS["groups"]
-    with errors.refused(errors.DIFFERS, where="out"):
+    with errors.expect_user_error(errors.DIFFERS, where="out"):
         convert_command.check_written(source, other, torch_file.BFLOAT16, Path("out"))
 
 

@@ -49,7 +49,7 @@ def test_a_run_whose_checkpoints_do_not_fit(
     (line,) = disk_space.check_checkpoints_fit(folder, 10 * GB, 4, "MODEL_DIR")
     assert line.startswith(f"MODEL_DIR={folder}: ")
     assert re.findall(r"[\d.]+ GB", line) == ["40.0 GB", "10.0 GB", "30.0 GB"]
-    with errors.refused(
+    with errors.expect_user_error(
         errors.TOO_BIG,
         where=f"MODEL_DIR={folder}",
         names=("31.0 GB", "30.0 GB"),
@@ -62,7 +62,9 @@ def test_small_sizes_are_shown_in_megabytes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     set_free_space(monkeypatch, 300_000)
-    with errors.refused(errors.TOO_BIG, where=f"MODEL_DIR={tmp_path}", names=("12.3 MB", "0.3 MB")):
+    with errors.expect_user_error(
+        errors.TOO_BIG, where=f"MODEL_DIR={tmp_path}", names=("12.3 MB", "0.3 MB")
+    ):
         disk_space.check_checkpoints_fit(str(tmp_path), 12_340_000, 1, "MODEL_DIR")
 
 
@@ -100,7 +102,9 @@ def test_scripts_check_the_space_for_checkpoints(place: t5x_scripts.Place) -> No
     )
     ran = place.run(*words, VOCAB="ids:32128", DATA="synthetic", ROSETTA_DOCTOR="")
     assert (ran.rc, ran.argv) == (2, [])
-    errors.check(ran.error, errors.TOO_BIG, where=f"MODEL_DIR={small}/rosetta-none", names=" 13")
+    errors.check_error(
+        ran.error, errors.TOO_BIG, where=f"MODEL_DIR={small}/rosetta-none", names=" 13"
+    )
     assert (
         place.run(
             *words,
@@ -124,7 +128,7 @@ def test_scripts_check_the_space_for_checkpoints(place: t5x_scripts.Place) -> No
         ROSETTA_DOCTOR="",
     )
     assert (ran.rc, ran.argv) == (2, []), ran.err
-    errors.check(ran.error, errors.TOO_BIG, where=f"LOG_DIR={small}/rosetta-none", names=" 2")
+    errors.check_error(ran.error, errors.TOO_BIG, where=f"LOG_DIR={small}/rosetta-none", names=" 2")
 
 
 def test_a_dry_run_reports_what_would_stop_a_run(place: t5x_scripts.Place) -> None:

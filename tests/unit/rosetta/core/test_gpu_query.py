@@ -89,7 +89,7 @@ def test_the_platform_is_the_one_in_the_variables_of_the_run(
 @pytest.mark.parametrize("typed", ["cpuu", "CPU", "cuda,typo"])
 def test_an_unknown_platform_is_refused_in_a_dry_run_too(typed: str) -> None:
     for found in ([H100], []):
-        with errors.refused(errors.INVALID, where="JAX_PLATFORMS", remedy="cuda"):
+        with errors.expect_user_error(errors.INVALID, where="JAX_PLATFORMS", remedy="cuda"):
             gpu_query.select_jax_platforms_or_error(found, {"JAX_PLATFORMS": typed})
 
 
@@ -106,7 +106,7 @@ def test_the_cpu_is_only_used_if_asked_for(
 ) -> None:
     monkeypatch.setattr(gpu_query, "has_gpu_device_file", lambda: False)
     environment = {} if hidden is None else {"CUDA_VISIBLE_DEVICES": hidden}
-    with errors.refused(kind, **facts):
+    with errors.expect_user_error(kind, **facts):
         gpu_query.select_jax_platforms([], environment)
     monkeypatch.setattr(gpu_query, "has_gpu_device_file", lambda: True)
     assert gpu_query.select_jax_platforms([], {}) == "cuda,cpu", "an image without nvidia-smi"

@@ -105,7 +105,9 @@ def test_a_gpu_of_an_unknown_generation_has_no_similar_gpu(capability: tuple[int
 
 def test_an_unknown_short_name_is_refused() -> None:
     assert gpus.get_gpu("RTX-4090", "--card") is GPUS["rtx-4090"]
-    with errors.refused(errors.UNKNOWN, where="--card", value="p100", remedy=("a100", "b300")):
+    with errors.expect_user_error(
+        errors.UNKNOWN, where="--card", value="p100", remedy=("a100", "b300")
+    ):
         gpus.get_gpu("p100", "--card")
 
 

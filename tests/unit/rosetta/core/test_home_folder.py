@@ -34,7 +34,7 @@ def test_rosetta_home_names_the_folder(tmp_path: Path, monkeypatch: pytest.Monke
     assert home_folder.make_home_folder() == tmp_path / "a/b"
     (tmp_path / "file").touch()
     monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "file"))
-    with errors.refused(errors.DENIED, where="file"):
+    with errors.expect_user_error(errors.DENIED, where="file"):
         home_folder.make_home_folder()
 
 
@@ -79,7 +79,7 @@ def test_no_writable_folder_is_one_line(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("HOME", "/")
     monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
     monkeypatch.setattr(home_folder, "_OTHER_TEMPORARY_FOLDERS", (str(tmp_path / "missing"),))
-    with errors.refused(errors.MISSING, where="ROSETTA_HOME"):
+    with errors.expect_user_error(errors.MISSING, where="ROSETTA_HOME"):
         home_folder.make_home_folder()
 
 

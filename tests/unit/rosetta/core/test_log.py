@@ -73,7 +73,7 @@ def test_the_option_wins_over_the_variable(
             assert log.is_shown(log.DEBUG)
     monkeypatch.setenv(log.LEVEL_VARIABLE, "loud")
     with (
-        errors.refused(errors.INVALID, where=log.LEVEL_VARIABLE, value="loud"),
+        errors.expect_user_error(errors.INVALID, where=log.LEVEL_VARIABLE, value="loud"),
         log.use_level(None),
     ):
         pytest.fail("the level is not valid")
@@ -166,5 +166,7 @@ def test_the_error_line_is_printed_at_every_level(
 
     assert run_info(monkeypatch, fail, "--log-level", "error") == 2
     assert capsys.readouterr().err == "rosetta: here: wrong; mend it\n"
-    with errors.reported(errors.UNKNOWN, where="rosetta info", value="loud", remedy="debug, info"):
+    with errors.expect_reported_error(
+        errors.UNKNOWN, where="rosetta info", value="loud", remedy="debug, info"
+    ):
         assert run_info(monkeypatch, fail, "--log-level", "loud") == 2

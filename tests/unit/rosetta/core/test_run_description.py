@@ -49,7 +49,7 @@ def test_another_document_is_refused(
     document = {
         name: value for name, value in {**RUN.as_json(), **change}.items() if value is not None
     }
-    with errors.refused(kind, **facts):
+    with errors.expect_user_error(kind, **facts):
         run_description.parse_run(document)
 
 
@@ -73,12 +73,12 @@ def test_another_document_is_refused(
 )
 def test_a_value_of_another_type_is_refused_and_not_shown(change: dict[str, Any]) -> None:
     (name,) = change
-    with errors.refused(errors.INVALID, where="run description", value=name) as refused:
+    with errors.expect_user_error(errors.INVALID, where="run description", value=name) as refused:
         run_description.parse_run({**RUN.as_json(), **change})
     assert "hidden" not in str(refused.value)
 
 
 @pytest.mark.parametrize("document", [[], "x", None])
 def test_another_type_than_an_object_is_refused(document: Any) -> None:
-    with errors.refused(errors.INVALID, where="run description", names="JSON"):
+    with errors.expect_user_error(errors.INVALID, where="run description", names="JSON"):
         run_description.parse_run(document)

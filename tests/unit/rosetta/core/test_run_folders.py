@@ -9,7 +9,7 @@ from tests.support import errors
 
 
 def test_folders_that_cannot_be_made_are_refused() -> None:
-    with errors.refused(errors.DENIED, where="/proc/a/b", value="/proc"):
+    with errors.expect_user_error(errors.DENIED, where="/proc/a/b", value="/proc"):
         run_folders.check_folder_writable("/proc/a/b")  # not by the superuser either
     run_folders.check_folder_writable("gs://bucket/a")
 

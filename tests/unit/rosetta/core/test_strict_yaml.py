@@ -59,7 +59,7 @@ def test_plain_data_and_its_lines() -> None:
 def test_values_that_are_not_plain_data_are_refused(
     text: str, where: str, names: str, value: str | int | None
 ) -> None:
-    with errors.refused(errors.INVALID, value=value, names=names) as error:
+    with errors.expect_user_error(errors.INVALID, value=value, names=names) as error:
         strict_yaml.parse_document(text, "f.yaml")
     assert error.value.where == where
     assert "\n" not in str(error.value)
@@ -80,11 +80,11 @@ def test_deep_nesting_is_refused_before_pyyaml_reads_it(
     """PyYAML's time for open brackets grows with the square of their number."""
     monkeypatch.delattr(yaml, "parse")
     monkeypatch.delattr(yaml, "compose_all")
-    with errors.refused(errors.TOO_BIG, where="manifest.yaml:1"):
+    with errors.expect_user_error(errors.TOO_BIG, where="manifest.yaml:1"):
         strict_yaml.parse_document(text, "manifest.yaml")
 
 
 @pytest.mark.parametrize("text", ["[" * 50 + "]" * 50, "a: " + "{x: " * 50 + "}" * 50])
 def test_deep_nesting_is_refused_with_its_line(text: str) -> None:
-    with errors.refused(errors.TOO_BIG, where="f.yaml:1"):
+    with errors.expect_user_error(errors.TOO_BIG, where="f.yaml:1"):
         strict_yaml.parse_document(text, "f.yaml")

@@ -43,7 +43,7 @@ def test_an_error_leaves_nothing_behind() -> None:
 
 
 def test_tensorflow_comes_without_what_it_does_not_need() -> None:
-    required_modules.need("tensorflow")
+    required_modules.need_modules("tensorflow")
     code = (
         "import sys; from rosetta.core import tensorflow_import as t; t.import_tensorflow(); "
         "import tensorflow; print([name for name in t.UNUSED_MODULES if name in sys.modules])"

@@ -33,20 +33,20 @@ def test_an_unset_variable_has_its_default() -> None:
 
 @pytest.mark.parametrize("text", ["", "2", "maybe"])
 def test_other_words_are_refused(text: str) -> None:
-    with errors.refused(errors.INVALID, where="X", value=text, remedy=("0", "1")):
+    with errors.expect_user_error(errors.INVALID, where="X", value=text, remedy=("0", "1")):
         value_parsing.parse_truth_value("X", text)
 
 
 def test_choices() -> None:
     assert value_parsing.parse_choice("X", "a", ("a", "b")) == "a"
-    with errors.refused(errors.INVALID, where="X", value="c"):
+    with errors.expect_user_error(errors.INVALID, where="X", value="c"):
         value_parsing.parse_choice("X", "c", ("a", "b"))
 
 
 def test_whole_numbers() -> None:
     assert value_parsing.parse_whole_number("X", "12") == 12
     for text in ("0", "-1", "1.5", "x", ""):
-        with errors.refused(errors.INVALID, where="X", value=text, remedy="1"):
+        with errors.expect_user_error(errors.INVALID, where="X", value=text, remedy="1"):
             value_parsing.parse_whole_number("X", text)
 
 
@@ -64,7 +64,7 @@ def test_decimal_numbers(text: str, number: float) -> None:
 )
 def test_literals_of_python_are_not_decimal_numbers(text: str) -> None:
     assert value_parsing.parse_decimal(text) is None
-    with errors.refused(errors.INVALID, where="X", value=text, remedy="X=1e-3"):
+    with errors.expect_user_error(errors.INVALID, where="X", value=text, remedy="X=1e-3"):
         value_parsing.parse_number("X", text, example="1e-3")
 
 
@@ -75,7 +75,7 @@ def test_exponents() -> None:
 
 def test_zero_is_valid_unless_above_zero_is_set() -> None:
     assert value_parsing.parse_number("X", "0") == 0
-    with errors.refused(errors.INVALID, where="X", value="0.0"):
+    with errors.expect_user_error(errors.INVALID, where="X", value="0.0"):
         value_parsing.parse_number("X", "0.0", above_zero=True)
 
 
@@ -85,7 +85,7 @@ def test_zero_is_valid_unless_above_zero_is_set() -> None:
 )
 def test_lists(text: str, items: list[str]) -> None:
     assert value_parsing.parse_list("X", text) == items
-    with errors.refused(errors.INVALID, where="X", value="c", remedy="a, b"):
+    with errors.expect_user_error(errors.INVALID, where="X", value="c", remedy="a, b"):
         value_parsing.parse_list("X", f"{text},c", choices=("a", "b"))
 
 
@@ -101,17 +101,17 @@ def test_digits_of_other_programs(text: str, number: int | None) -> None:
 def test_ranges_of_steps() -> None:
     assert value_parsing.parse_step_range("X", "20:25") == (20, 25)
     for text in ("", "20", "20:", "25:20", "20:20", "1:2:3", "-1:2", "1: 2", "0:9999999999"):
-        with errors.refused(errors.INVALID, where="X", value=text, remedy="X=20:25"):
+        with errors.expect_user_error(errors.INVALID, where="X", value=text, remedy="X=20:25"):
             value_parsing.parse_step_range("X", text)
 
 
 def test_largest_numbers() -> None:
     assert value_parsing.parse_whole_number("X", "7", minimum=0, maximum=7) == 7
-    with errors.refused(errors.INVALID, where="X", value="8", remedy=("0", "7")):
+    with errors.expect_user_error(errors.INVALID, where="X", value="8", remedy=("0", "7")):
         value_parsing.parse_whole_number("X", "8", minimum=0, maximum=7)
     assert value_parsing.parse_whole_number("X", "999999999") == 999999999
     for text in ("1000000000", "9" * 30):
-        with errors.refused(errors.INVALID, value=text, remedy="from 1 to 999999999"):
+        with errors.expect_user_error(errors.INVALID, value=text, remedy="from 1 to 999999999"):
             value_parsing.parse_whole_number("X", text)
 
 
@@ -123,7 +123,7 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for address in ("gs://bucket/~/../a", "s3://bucket", "GS://bucket"):
         assert value_parsing.parse_path("X", address) == address
     for text in ("", "a\0b"):
-        with errors.refused(errors.INVALID, where="X", value=text):
+        with errors.expect_user_error(errors.INVALID, where="X", value=text):
             value_parsing.parse_path("X", text)
 
 
@@ -146,7 +146,7 @@ def test_addresses() -> None:
     assert value_parsing.parse_host_and_port("X", "node1:1234") == ("node1", 1234)
     assert value_parsing.parse_host_and_port("X", "[::1]:1") == ("[::1]", 1)
     for text in ("", "node1", "node1:", ":1234", "node1:0", "node1:65536", "a b:1", "http://a:1"):
-        with errors.refused(errors.INVALID, where="X", value=text, remedy="HOST:PORT"):
+        with errors.expect_user_error(errors.INVALID, where="X", value=text, remedy="HOST:PORT"):
             value_parsing.parse_host_and_port("X", text)
 
 

@@ -94,7 +94,7 @@ def test_bad_values_are_refused_for_every_reader(variable: Variable) -> None:
     """The error names the variable for every reader."""
     for text in bad_values(variable):
         for reader in variable.read_by:
-            with errors.refused(errors.INVALID, where=variable.name) as error:
+            with errors.expect_user_error(errors.INVALID, where=variable.name) as error:
                 setting_values.check_settings({variable.name: text}, reader)
             assert error.value.where.startswith(variable.name)
             assert "\n" not in str(error.value)
@@ -148,7 +148,9 @@ def test_settings_of_a_command() -> None:
         ("t5_size=x", errors.INVALID, "t5_size=x", ("NAME=VALUE", "T5_SIZE=small")),
         ("T5_SIZE", errors.INVALID, "T5_SIZE", ("NAME=VALUE", "T5_SIZE=small")),
     ):
-        with errors.refused(kind, where="rosetta t5x pretrain", value=value, remedy=remedy):
+        with errors.expect_user_error(
+            kind, where="rosetta t5x pretrain", value=value, remedy=remedy
+        ):
             setting_values.parse_setting_word(word, "t5x pretrain", "elsewhere")
 
 
@@ -170,7 +172,7 @@ def test_secret_variables_have_secret_names() -> None:
 def test_an_address_is_refused_without_its_password() -> None:
     """Errors are printed, and an address may have a password."""
     text = "http://me:sesame@mirror.example/ debian"
-    with errors.refused(errors.INVALID, where="ROSETTA_DEBIAN_MIRROR") as error:
+    with errors.expect_user_error(errors.INVALID, where="ROSETTA_DEBIAN_MIRROR") as error:
         setting_values.read_setting({"ROSETTA_DEBIAN_MIRROR": text}, "ROSETTA_DEBIAN_MIRROR")
     assert "sesame" not in f"{error.value} {error.value.value}"
 

@@ -136,7 +136,7 @@ def test_a_value_with_a_space_is_quoted_again() -> None:
 
 
 def test_an_open_quote_is_one_line() -> None:
-    with errors.refused(
+    with errors.expect_user_error(
         errors.INVALID, where="XLA_FLAGS=--xla_dump_to='/a", value="--xla_dump_to='/a"
     ):
         xla_flags.update_flags("--xla_dump_to='/a")
@@ -160,7 +160,9 @@ def test_a_word_that_is_not_a_flag(text: str, word: str, remedy: str, name: str)
         xla_flags.split_flags,
         lambda text, name: xla_flags.update_flags(text, where=name),
     ):
-        with errors.refused(errors.INVALID, where=name, value=word, names=word, remedy=remedy):
+        with errors.expect_user_error(
+            errors.INVALID, where=name, value=word, names=word, remedy=remedy
+        ):
             read(text, name)
 
 
@@ -170,10 +172,10 @@ def test_a_file_of_flags(tmp_path: Path) -> None:
     file.write_text("--xla_a=1\n--xla_b='1 2'\n")
     assert xla_flags.split_flags(str(file)) == ["--xla_a=1", "--xla_b=1 2"]
     file.write_text("--xla_a=1\nxla_b=2\n")
-    with errors.refused(errors.INVALID, where="XLA_FLAGS", value="xla_b=2"):
+    with errors.expect_user_error(errors.INVALID, where="XLA_FLAGS", value="xla_b=2"):
         xla_flags.split_flags(str(file))
     file.write_bytes(b"\xff")
-    with errors.refused(errors.INVALID, where=f"XLA_FLAGS={file}"):
+    with errors.expect_user_error(errors.INVALID, where=f"XLA_FLAGS={file}"):
         xla_flags.split_flags(str(file))
 
 
@@ -198,10 +200,10 @@ def test_without_jax_the_check_passes() -> None:
 class TestWithJax:
     @pytest.fixture(autouse=True)
     def jax(self) -> None:
-        required_modules.need("jax")
+        required_modules.need_modules("jax")
 
     def test_an_unknown_flag_is_one_line(self) -> None:
-        with errors.refused(
+        with errors.expect_user_error(
             errors.INVALID,
             where="XLA_FLAGS",
             names="--xla_gpu_enable_dynamic_slice_fusio=false",
@@ -213,7 +215,7 @@ class TestWithJax:
             )
 
     def test_a_bad_value_is_one_line(self) -> None:
-        with errors.refused(
+        with errors.expect_user_error(
             errors.INVALID, where="XLA_FLAGS", names=("'maybe'", "xla_gpu_enable_cudnn_fmha")
         ):
             xla_flags.check_flags_known(["--xla_gpu_enable_cudnn_fmha=maybe"], sys.executable)

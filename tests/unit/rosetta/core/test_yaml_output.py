@@ -52,5 +52,5 @@ def test_every_text_can_be_read_back(text: str) -> None:
 
 def test_without_pyyaml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with errors.refused(errors.MISSING, where="YAML", names="PyYAML"):
+    with errors.expect_user_error(errors.MISSING, where="YAML", names="PyYAML"):
         yaml_output.format_yaml({})

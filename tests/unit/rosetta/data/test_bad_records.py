@@ -72,7 +72,7 @@ def write_lines(path: Path, bad: str, at: int = 40) -> str:
 
 
 def read_target_rows(data: str) -> list[Any]:
-    batches = pipeline.Batches(corpora.recipe(data, "lm", inputs=0), 60)
+    batches = pipeline.Batches(corpora.make_recipe(data, "lm", inputs=0), 60)
     return [row for step in range(6) for row in batches.make_batch(step)["decoder_target_tokens"]]
 
 
@@ -88,7 +88,7 @@ def test_every_reader_of_lines_names_the_line_or_skips_it(
         corpus = text_corpora.open_corpus(source, "text")
         reads += [lambda: corpus.read_texts(0, corpus.size), lambda: read_target_rows(data)]
     for read in reads:
-        with errors.refused(
+        with errors.expect_user_error(
             errors.INVALID,
             where=f"{tmp_path}/{name}, line 41",
             names=fault,
@@ -158,15 +158,15 @@ def test_every_reader_replaces_lone_surrogates_and_warns_once(
 def test_bad_records_of_other_files_are_named_by_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good = [corpora.example(text=[f"some words {number}".encode()]) for number in range(9)]
+    good = [corpora.encode_example(text=[f"some words {number}".encode()]) for number in range(9)]
     broken = {
-        "'text' (it has: body)": corpora.example(body=[b"x"]),
-        "'text'": corpora.example(text=[7]),
+        "'text' (it has: body)": corpora.encode_example(body=[b"x"]),
+        "'text'": corpora.encode_example(text=[7]),
         "tf.train.Example": b"plain text",
     }
     for fault, body in broken.items():
         path = tmp_path / f"{len(body)}.tfrecord"
-        corpora.tfrecords(path, [*good[:5], body, *good[5:]])
+        corpora.write_tfrecords(path, [*good[:5], body, *good[5:]])
         source = data_spec.parse_spec(f"tfrecord:{path}")
         corpus = text_corpora.open_corpus(source, "text")
         monkeypatch.delenv("BAD_RECORDS", raising=False)
@@ -174,7 +174,7 @@ def test_bad_records_of_other_files_are_named_by_number(
             lambda source=source: list(documents.read_documents(source, "text")),
             lambda corpus=corpus: corpus.read_texts(0, corpus.size),
         ):
-            with errors.refused(errors.INVALID, where=f"{path}, record 6", names=fault):
+            with errors.expect_user_error(errors.INVALID, where=f"{path}, record 6", names=fault):
                 read()
         monkeypatch.setenv("BAD_RECORDS", "skip")
         assert (
@@ -208,7 +208,9 @@ def test_bad_records_of_pairs_are_named_or_skipped(
         '{"inputs": "a", "targets": "b"}\n\n{"inputs": "a"}\n[]\n{"inputs": "c", "targets": "d"}\n'
     )
     source = data_spec.parse_spec(f"jsonl:{path}")
-    with errors.refused(errors.INVALID, where="a.jsonl, line 3", names=("text_to_text", "target")):
+    with errors.expect_user_error(
+        errors.INVALID, where="a.jsonl, line 3", names=("text_to_text", "target")
+    ):
         list(task_records.read_examples(source, "text_to_text", "train"))
     monkeypatch.setenv("BAD_RECORDS", "skip")
     assert [
@@ -225,7 +227,7 @@ def test_workers_report_skipped_records_to_the_trainer(
 ) -> None:
     data = write_lines(tmp_path / "a.jsonl", '{"text": null}')
     monkeypatch.setenv("BAD_RECORDS", "skip")
-    batches = pipeline.Batches(corpora.recipe(data, "lm", inputs=0), 8)
+    batches = pipeline.Batches(corpora.make_recipe(data, "lm", inputs=0), 8)
     capfd.readouterr()
     bad_records.forget_notes()
     reading = prefetch.Loader(batches, workers=1)
@@ -238,7 +240,9 @@ def test_workers_report_skipped_records_to_the_trainer(
 
 def test_an_invalid_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAD_RECORDS", "drop")
-    with errors.refused(errors.INVALID, where="BAD_RECORDS", value="drop", remedy=("stop", "skip")):
+    with errors.expect_user_error(
+        errors.INVALID, where="BAD_RECORDS", value="drop", remedy=("stop", "skip")
+    ):
         bad_records.read_policy()
 
 
@@ -246,7 +250,7 @@ def test_an_error_keeps_its_place_between_processes() -> None:
     error = bad_records.RecordFault("what", "do", "kind").locate("a.jsonl", "line 3")
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 (ours)
     assert (str(copy), copy.fault, copy.path) == ("a.jsonl, line 3: what; do", "kind", "a.jsonl")
-    errors.check(copy, errors.INVALID, where="line 3")
+    errors.check_error(copy, errors.INVALID, where="line 3")
 
 
 def test_a_long_line_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,13 +291,13 @@ def test_any_name_of_a_file_can_be_read(name: str, tmp_path: Path) -> None:
         f"{tmp_path}/other.txt",
     }
     assert len(data_spec.find_files(data_spec.parse_spec(f"text:{tmp_path}/*.txt"))) == 3
-    with errors.refused(errors.MISSING, where="gone.txt"):
+    with errors.expect_user_error(errors.MISSING, where="gone.txt"):
         data_spec.find_files(data_spec.parse_spec(f"text:{tmp_path}/{name},{tmp_path}/gone.txt"))
 
 
 def test_the_field_is_named_by_the_option_of_the_command(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"body": "words"}\n')
-    with errors.refused(errors.INVALID, where="a.jsonl, line 1", remedy="--field"):
+    with errors.expect_user_error(errors.INVALID, where="a.jsonl, line 1", remedy="--field"):
         run("data", "check", f"jsonl:{tmp_path}/a.jsonl", "--mean-span", "20", "--head")
 
 
@@ -301,16 +305,19 @@ def test_the_field_is_named_by_the_option_of_the_command(tmp_path: Path) -> None
 def test_a_file_that_changed_at_equal_size_is_noticed(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    docs = corpora.documents(40)
+    docs = corpora.make_documents(40)
     if kind == "tfrecord":
-        corpora.tfrecords(
-            tmp_path / "a.tfrecord", [corpora.example(text=[doc.encode()]) for doc in docs]
+        corpora.write_tfrecords(
+            tmp_path / "a.tfrecord", [corpora.encode_example(text=[doc.encode()]) for doc in docs]
         )
         data, path = f"tfrecord:{tmp_path}/a.tfrecord", tmp_path / "a.tfrecord"
     elif kind == "jsonl":
-        data, path = corpora.jsonl(tmp_path, docs), tmp_path / "a.jsonl"
+        data, path = corpora.write_jsonl_files(tmp_path, docs), tmp_path / "a.jsonl"
     else:
-        data, path = corpora.text(tmp_path / "data", docs, files=1), tmp_path / "data" / "0.txt"
+        data, path = (
+            corpora.write_text_files(tmp_path / "data", docs, files=1),
+            tmp_path / "data" / "0.txt",
+        )
     if kind == "cache":
         run(
             "data",
@@ -324,7 +331,7 @@ def test_a_file_that_changed_at_equal_size_is_noticed(
             "100",
         )
         data, path = f"cache:{tmp_path}/out", tmp_path / "out" / "tokens-00000.bin"
-    recipe = corpora.recipe(data)
+    recipe = corpora.make_recipe(data)
     state = json.loads(json.dumps(pipeline.Batches(recipe, 4).make_state(5)))
     pipeline.Batches(recipe, 4).resume(state, 5)
     body = bytearray(path.read_bytes())
@@ -334,7 +341,7 @@ def test_a_file_that_changed_at_equal_size_is_noticed(
     )
     body[place] += 1 if body[place] < 255 else -1
     path.write_bytes(body)
-    with errors.refused(
+    with errors.expect_user_error(
         errors.DIFFERS, where="DATA=", names=path.name, remedy="CHANGED_DATA=accept"
     ):
         pipeline.Batches(recipe, 4).resume(state, 5)
@@ -348,12 +355,12 @@ def test_a_repaired_file_continues_in_the_same_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_lines(tmp_path / "a.jsonl", '{"text": null}')
-    recipe = corpora.recipe(data, "lm", inputs=0)
+    recipe = corpora.make_recipe(data, "lm", inputs=0)
     monkeypatch.setenv("BAD_RECORDS", "skip")
     before = pipeline.Batches(recipe, 4)
     state = json.loads(json.dumps(before.make_state(3)))
     write_lines(tmp_path / "a.jsonl", "")
-    with errors.refused(
+    with errors.expect_user_error(
         errors.DIFFERS, where="DATA=", names="a.jsonl", remedy="CHANGED_DATA=accept"
     ):
         pipeline.Batches(recipe, 4).resume(state, 3)

@@ -12,7 +12,7 @@ from tests.support import corpora, errors
 if TYPE_CHECKING:
     from pathlib import Path
 
-DOCS = corpora.documents(200)
+DOCS = corpora.make_documents(200)
 BYTES = vocabularies.Vocabulary("byte", 0)
 NONE: Any = np.zeros((1, 0), np.int32)
 
@@ -67,8 +67,8 @@ def test_features_have_the_types_of_paxml() -> None:
 
 @pytest.mark.parametrize("pack", [False, True])
 def test_the_rows_of_all_hosts_are_the_global_batch(tmp_path: Path, pack: bool) -> None:
-    recipe = corpora.recipe(
-        corpora.text(tmp_path, DOCS), "lm", extra_ids=0, inputs=0, targets=48, pack=pack
+    recipe = corpora.make_recipe(
+        corpora.write_text_files(tmp_path, DOCS), "lm", extra_ids=0, inputs=0, targets=48, pack=pack
     )
     whole = causal_features.CausalBatches(recipe, 8)
     for step in (0, 5):
@@ -94,7 +94,7 @@ def test_a_cache_is_read_without_its_vocabulary(tmp_path: Path) -> None:
         lambda batches: (BYTES.encode(batch) for batch in batches),
         end=2,
     )
-    recipe = corpora.recipe(
+    recipe = corpora.make_recipe(
         f"cache:{tmp_path}/c",
         "lm",
         vocab="ids:259",
@@ -107,15 +107,15 @@ def test_a_cache_is_read_without_its_vocabulary(tmp_path: Path) -> None:
         causal_features.CausalBatches(recipe, 1).make_batch(0)["labels"][0].tolist()
         == [token for doc in DOCS[:9] for token in [*BYTES.encode([doc])[0], 2]][:400]
     )
-    with_sentinels = corpora.recipe(
+    with_sentinels = corpora.make_recipe(
         f"cache:{tmp_path}/c", "lm", vocab="byte", extra_ids=100, inputs=0, targets=400
     )
     assert causal_features.CausalBatches(with_sentinels, 1).make_batch(0)["labels"].all()
-    with errors.refused(
+    with errors.expect_user_error(
         errors.DIFFERS, where=tmp_path / "c", names=("byte", "259"), remedy="VOCAB"
     ):
         causal_features.CausalBatches(
-            corpora.recipe(
+            corpora.make_recipe(
                 f"cache:{tmp_path}/c", "lm", vocab="ids:300", extra_ids=0, inputs=0, targets=400
             ),
             1,
@@ -127,7 +127,7 @@ def test_the_batch_log_lists_only_trained_batches(
 ) -> None:
     monkeypatch.setenv("ROSETTA_BATCH_LOG", str(tmp_path / "log"))
     batches = causal_features.CausalBatches(
-        corpora.recipe("synthetic", "lm", vocab="ids:50", extra_ids=0, inputs=0, targets=8),
+        corpora.make_recipe("synthetic", "lm", vocab="ids:50", extra_ids=0, inputs=0, targets=8),
         4,
         shard=1,
         shards=2,

@@ -26,7 +26,7 @@ def test_a_missing_certificate_file_is_refused_before_the_run(
 ) -> None:
     path_checks.check_certificates()
     monkeypatch.setenv(name, str(tmp_path / "ca.crt"))
-    with errors.refused(
+    with errors.expect_user_error(
         errors.MISSING, where=f"{name}={tmp_path}/ca.crt", value=str(tmp_path / "ca.crt")
     ):
         path_checks.check_certificates()
@@ -41,10 +41,12 @@ def test_the_error_names_the_system_certificates_of_red_hat(
     monkeypatch.setattr(
         path_checks, "SYSTEM_CERTIFICATES", (str(tmp_path / "none.crt"), str(system_bundle))
     )
-    with errors.refused(errors.MISSING, where="none.crt", remedy="install ca-certificates"):
+    with errors.expect_user_error(
+        errors.MISSING, where="none.crt", remedy="install ca-certificates"
+    ):
         path_checks.check_certificates(needed=True)
     system_bundle.touch()
-    with errors.refused(
+    with errors.expect_user_error(
         errors.MISSING, where="none.crt", remedy=f"export CURL_CA_BUNDLE={system_bundle}"
     ):
         path_checks.check_certificates(needed=True)
@@ -61,11 +63,11 @@ def test_missing_access_to_an_object_store_is_refused_before_the_run(
         ("gs://", errors.INVALID, "gs://BUCKET/FOLDER"),
         ("s3://b/x", errors.UNSUPPORTED, ("mountpoint-s3", "gs://")),
     ):
-        with errors.refused(kind, where=path, remedy=remedy):
+        with errors.expect_user_error(kind, where=path, remedy=remedy):
             path_checks.check_remote_path(path)
     path_checks.check_remote_path("gs://b/x")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
-    with errors.refused(
+    with errors.expect_user_error(
         errors.MISSING, where="GOOGLE_APPLICATION_CREDENTIALS", value=str(tmp_path / "key.json")
     ):
         path_checks.check_remote_path("gs://b/x")
@@ -119,7 +121,7 @@ def test_a_run_is_refused_before_it_starts(
         for name, value in changes.items()
     }
     data_checks.check_data(**{"data": f"text:{tmp_path}/a.txt", **GOOD})
-    with errors.refused(kind, **facts) as raised:
+    with errors.expect_user_error(kind, **facts) as raised:
         data_checks.check_data(**{"data": f"text:{tmp_path}/a.txt", **GOOD, **filled})
     assert "\n" not in str(raised.value)
 
@@ -149,7 +151,7 @@ def test_the_first_record_is_checked_if_a_text_field_is_given(
     (tmp_path / "a.jsonl").write_text(text)
     arguments = {**GOOD, "data": f"jsonl:{tmp_path}/a.jsonl", "objective": objective}
     data_checks.check_data(**arguments)
-    with errors.refused(kind, **facts):
+    with errors.expect_user_error(kind, **facts):
         data_checks.check_data(**arguments, text_field="text")
     (tmp_path / "a.jsonl").write_text(
         '{"body": "some words", "premise": "a", "hypothesis": "b", "label": 1}\n'
@@ -159,18 +161,20 @@ def test_the_first_record_is_checked_if_a_text_field_is_given(
 
 def test_evaluation_reads_its_own_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    body = corpora.example(text=[b"some words"])
-    corpora.tfds(tmp_path, "trains", {"train": [[body]]})
-    corpora.tfds(tmp_path, "evaluates", {"validation": [[body]]})
+    body = corpora.encode_example(text=[b"some words"])
+    corpora.write_tfds_folder(tmp_path, "trains", {"train": [[body]]})
+    corpora.write_tfds_folder(tmp_path, "evaluates", {"validation": [[body]]})
     data_checks.check_data(data="tfds:trains", eval_data="tfds:evaluates", **GOOD)
     data_checks.check_data(data="tfds:evaluates", split="validation", **GOOD)
-    with errors.refused(errors.UNKNOWN, value="validation"):
+    with errors.expect_user_error(errors.UNKNOWN, value="validation"):
         data_checks.check_data(data="tfds:trains", eval_data="tfds:trains", **GOOD)
 
 
 def test_prepared_sets_are_read_from_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", "gs://bucket/sets")
-    with errors.refused(errors.UNSUPPORTED, where="TFDS_DATA_DIR=gs://bucket/sets", names="gs://"):
+    with errors.expect_user_error(
+        errors.UNSUPPORTED, where="TFDS_DATA_DIR=gs://bucket/sets", names="gs://"
+    ):
         data_checks.check_data(data="tfds:c4/en", **GOOD)
 
 
@@ -182,19 +186,21 @@ def test_a_write_check_leaves_the_folder_unchanged(
     path_checks.check_local_folder_writable("not/yet")
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").touch()
-    with errors.refused(
+    with errors.expect_user_error(
         errors.INVALID, where=tmp_path / "file" / "model", value=str(tmp_path / "file")
     ):
         path_checks.check_local_folder_writable(str(tmp_path / "file" / "model"))
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
-    with errors.refused(
+    with errors.expect_user_error(
         errors.INVALID,
         where=tmp_path / "gone",
         value=str(tmp_path / "gone"),
         names=tmp_path / "nowhere",
     ):
         path_checks.check_local_folder_writable(str(tmp_path / "gone"))
-    with errors.refused(errors.DENIED, where="/proc/m", value="/proc"):  # by the superuser neither
+    with errors.expect_user_error(
+        errors.DENIED, where="/proc/m", value="/proc"
+    ):  # by the superuser neither
         path_checks.check_local_folder_writable("/proc/m")
 
 
@@ -207,7 +213,10 @@ def test_synthetic_data_needs_nothing() -> None:
         lengths={"inputs": 512, "targets": 128},
     )
     batch = pipeline.Batches(
-        corpora.recipe("synthetic", vocab="ids:32128", extra_ids=0, mean_noise_span_length=3.0), 4
+        corpora.make_recipe(
+            "synthetic", vocab="ids:32128", extra_ids=0, mean_noise_span_length=3.0
+        ),
+        4,
     ).make_batch(0)
     assert 30000 < batch["encoder_input_tokens"].max() < 32128
     assert (batch["decoder_target_tokens"] != 0).all()

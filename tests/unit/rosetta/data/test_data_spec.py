@@ -47,7 +47,7 @@ def test_a_spec_is_parsed_and_printed_again(typed: str, expected: data_spec.Spec
     ],
 )
 def test_an_invalid_spec_is_refused(typed: str, kind: str, facts: dict[str, Any]) -> None:
-    with errors.refused(kind, **facts) as raised:
+    with errors.expect_user_error(kind, **facts) as raised:
         data_spec.parse_parts(typed)
     assert "\n" not in str(raised.value)
 
@@ -93,16 +93,18 @@ def test_a_pattern_without_files_is_refused_with_a_correction(
     typed: str, kind: str, where: str, remedy: str, tmp_path: Path
 ) -> None:
     (tmp_path / "a").write_text("x\n")
-    with errors.refused(kind, remedy=remedy.format(folder=tmp_path)) as raised:
+    with errors.expect_user_error(kind, remedy=remedy.format(folder=tmp_path)) as raised:
         data_spec.find_files(data_spec.parse_spec(typed.format(folder=tmp_path)))
     assert raised.value.where == where.format(folder=tmp_path)
 
 
 def test_missing_empty_and_remote_files_are_refused(tmp_path: Path) -> None:
-    with errors.refused(errors.MISSING, where=f"{tmp_path}/none*"):
+    with errors.expect_user_error(errors.MISSING, where=f"{tmp_path}/none*"):
         data_spec.find_files(data_spec.parse_spec(f"text:{tmp_path}/none*"))
     (tmp_path / "empty.txt").touch()
-    with errors.refused(errors.MISSING, where=f"{tmp_path}/empty.txt", remedy="text"):
+    with errors.expect_user_error(errors.MISSING, where=f"{tmp_path}/empty.txt", remedy="text"):
         data_spec.find_files(data_spec.parse_spec(f"text:{tmp_path}/empty.txt"))
-    with errors.refused(errors.UNSUPPORTED, where="s3://bucket/a.txt", remedy="aws s3 sync"):
+    with errors.expect_user_error(
+        errors.UNSUPPORTED, where="s3://bucket/a.txt", remedy="aws s3 sync"
+    ):
         data_spec.find_files(data_spec.parse_spec("text:s3://bucket/a.txt"))

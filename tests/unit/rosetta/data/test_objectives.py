@@ -161,7 +161,7 @@ def test_lengths_and_vocabularies_that_do_not_fit_are_refused(
     kind: str,
     facts: dict[str, Any],
 ) -> None:
-    with errors.refused(kind, **facts):
+    with errors.expect_user_error(kind, **facts):
         objectives.make_objective(name, lengths, **changes).check_fits(BYTES)
 
 

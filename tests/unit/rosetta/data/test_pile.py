@@ -33,8 +33,8 @@ def test_without_a_copy_the_script_names_replacements_of_the_pile(tmp_path: Path
 
 
 def test_a_whole_copy_is_found_and_a_damaged_one_refused(tmp_path: Path) -> None:
-    place = corpora.tfds(
-        tmp_path, "the_pile", {"train": [[corpora.example(text=[b"some text"])] * 5] * 2}
+    place = corpora.write_tfds_folder(
+        tmp_path, "the_pile", {"train": [[corpora.encode_example(text=[b"some text"])] * 5] * 2}
     )
     done = run(tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -13,7 +13,7 @@ from tests.support import corpora, errors
 if TYPE_CHECKING:
     from pathlib import Path
 
-DOCS = corpora.documents(200)
+DOCS = corpora.make_documents(200)
 BYTES = vocabularies.Vocabulary("byte", 100)
 MNLI = [
     {
@@ -42,8 +42,8 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (folder / "mnli.jsonl").write_text("".join(json.dumps(record) + "\n" for record in MNLI))
     return {
         "synthetic": "synthetic",
-        "text": corpora.text(folder / "text", DOCS),
-        "jsonl": corpora.jsonl(folder / "jsonl", DOCS),
+        "text": corpora.write_text_files(folder / "text", DOCS),
+        "jsonl": corpora.write_jsonl_files(folder / "jsonl", DOCS),
         "cache": f"cache:{folder}/cache",
         "mnli": f"jsonl:{folder}/mnli.jsonl",
         "mixture": json.dumps({f"text:{folder}/text/*.txt": 3, f"cache:{folder}/cache": 1}),
@@ -52,7 +52,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def recipe(sets: dict[str, str], name: str, **changes: Any) -> pipeline.Recipe:
     objective = "mnli" if name.startswith("mnli") else "span_corruption"
-    return corpora.recipe(sets[name], objective, **changes)
+    return corpora.make_recipe(sets[name], objective, **changes)
 
 
 SETS = ["synthetic", "text", "jsonl", "cache", "mnli", "mixture"]
@@ -171,8 +171,8 @@ def test_a_mixture_draws_at_its_rates_and_none_of_its_examples_twice(sets: dict[
 
 def test_a_rate_too_small_to_draw_is_refused(sets: dict[str, str]) -> None:
     data = json.dumps({sets["text"]: 100_000, sets["cache"]: 1})
-    with errors.refused(errors.INVALID, where="DATA", names=("cache:", "4096")):
-        pipeline.open_sources(corpora.recipe(data))
+    with errors.expect_user_error(errors.INVALID, where="DATA", names=("cache:", "4096")):
+        pipeline.open_sources(corpora.make_recipe(data))
 
 
 def test_a_run_resumes_where_it_stopped_also_with_another_batch_size(sets: dict[str, str]) -> None:
@@ -204,20 +204,20 @@ def test_resuming_with_other_data_is_refused(sets: dict[str, str]) -> None:
         ("text", {"extra_ids": 50}, "DATA=text:", ("vocabulary byte (", ", now byte (")),
         ("text", {"inputs": 60}, "DATA=text:", ("inputs 64", "60")),
     ):
-        with errors.refused(errors.DIFFERS, where=where, names=names):
+        with errors.expect_user_error(errors.DIFFERS, where=where, names=names):
             pipeline.Batches(recipe(sets, name, **changes), 8).resume(state, 3)
 
 
 def test_data_that_moved_to_another_folder_is_the_same(
     sets: dict[str, str], tmp_path: Path
 ) -> None:
-    moved = corpora.text(tmp_path / "elsewhere", DOCS)
-    here, there = (pipeline.Batches(corpora.recipe(data), 4) for data in (sets["text"], moved))
+    moved = corpora.write_text_files(tmp_path / "elsewhere", DOCS)
+    here, there = (pipeline.Batches(corpora.make_recipe(data), 4) for data in (sets["text"], moved))
     assert here.fingerprint() == there.fingerprint()
     assert (
         here.fingerprint()
         != pipeline.Batches(
-            corpora.recipe(corpora.text(tmp_path / "b", DOCS[:-1])), 4
+            corpora.make_recipe(corpora.write_text_files(tmp_path / "b", DOCS[:-1])), 4
         ).fingerprint()
     )
 
@@ -255,15 +255,15 @@ def test_settings_that_conflict_are_refused(
     kind: str,
     facts: dict[str, Any],
 ) -> None:
-    with errors.refused(kind, **facts):
-        pipeline.Batches(corpora.recipe(sets[data], objective, **changes), 4)
+    with errors.expect_user_error(kind, **facts):
+        pipeline.Batches(corpora.make_recipe(sets[data], objective, **changes), 4)
 
 
 def test_a_batch_that_does_not_divide_is_refused_with_one_that_does(sets: dict[str, str]) -> None:
-    with errors.refused(errors.INVALID, where="BATCH_SIZE", value=9, remedy=("4", "8")):
+    with errors.expect_user_error(errors.INVALID, where="BATCH_SIZE", value=9, remedy=("4", "8")):
         pipeline.Batches(recipe(sets, "text"), 9, shards=4)
     for batch in (0, -8):
-        with errors.refused(errors.INVALID, where="BATCH_SIZE", value=batch, remedy="1"):
+        with errors.expect_user_error(errors.INVALID, where="BATCH_SIZE", value=batch, remedy="1"):
             pipeline.Batches(recipe(sets, "text"), batch)
 
 

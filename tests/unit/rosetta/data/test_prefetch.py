@@ -25,7 +25,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def batches(tmp_path: Path) -> pipeline.Batches:
-    return pipeline.Batches(corpora.recipe(corpora.text(tmp_path / "t", corpora.documents(100))), 8)
+    return pipeline.Batches(
+        corpora.make_recipe(corpora.write_text_files(tmp_path / "t", corpora.make_documents(100))),
+        8,
+    )
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -51,11 +54,11 @@ def test_batches_come_in_order_from_any_step(batches: pipeline.Batches, workers:
 def test_an_error_is_raised_where_the_batch_is_asked_for(tmp_path: Path, workers: int) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"text": "word " * 30}) + "\n" for _ in range(400)))
-    batches = pipeline.Batches(corpora.recipe(f"jsonl:{path}"), 4)
+    batches = pipeline.Batches(corpora.make_recipe(f"jsonl:{path}"), 4)
     path.write_text(path.read_text().replace("text", "body"))
     ahead = prefetch.Loader(batches, workers=workers)
     for _ in range(2):  # who asks again is not kept waiting
-        with errors.refused(errors.INVALID, where="line 1", names="'text'"):
+        with errors.expect_user_error(errors.INVALID, where="line 1", names="'text'"):
             next(ahead)
     ahead.close()
 
@@ -118,7 +121,9 @@ def test_the_worker_count_depends_on_the_cost_of_the_data(
     assert prefetch.choose_worker_count(batches) == 0  # a small batch
     large = pipeline.Batches(batches.recipe, 512)
     assert prefetch.choose_worker_count(large) == 8
-    assert prefetch.choose_worker_count(pipeline.Batches(corpora.recipe("synthetic"), 512)) == 0
+    assert (
+        prefetch.choose_worker_count(pipeline.Batches(corpora.make_recipe("synthetic"), 512)) == 0
+    )
     meta = token_cache.CacheRecipe("x", "", "ids:300", 300, document_ends=False, pairs="")
     ids = vocabularies.Vocabulary("ids:300", 20)
     meta = dataclasses.replace(meta, vocabulary=ids.fingerprint())
@@ -129,7 +134,7 @@ def test_the_worker_count_depends_on_the_cost_of_the_data(
             ["x" * 30] * 20,
             lambda texts: ([np.arange(3, 33)] * len(batch) for batch in texts),
         )
-    mixed = corpora.recipe(
+    mixed = corpora.make_recipe(
         json.dumps({f"cache:{tmp_path}/{name}": 1 for name in "ab"}),
         vocab=ids.name,
         extra_ids=ids.extra_ids,
@@ -138,5 +143,5 @@ def test_the_worker_count_depends_on_the_cost_of_the_data(
     monkeypatch.setenv("ROSETTA_DATA_WORKERS", "3")
     assert prefetch.choose_worker_count(large) == 3
     monkeypatch.setenv("ROSETTA_DATA_WORKERS", "many")
-    with errors.refused(errors.INVALID, where="ROSETTA_DATA_WORKERS", value="many"):
+    with errors.expect_user_error(errors.INVALID, where="ROSETTA_DATA_WORKERS", value="many"):
         prefetch.choose_worker_count(large)

@@ -38,13 +38,13 @@ def test_lambada_is_the_same_from_text_json_and_the_prepared_set(
 ) -> None:
     (tmp_path / "a.txt").write_text(f"{PASSAGE}\n\nAlone\n", encoding="utf-8")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    corpora.tfds(
+    corpora.write_tfds_folder(
         tmp_path,
         "my_lambada/lm",
         {
             "test": [
                 [
-                    corpora.example(
+                    corpora.encode_example(
                         inputs=[LAMBADA["inputs"].encode()], targets=[LAMBADA["targets"].encode()]
                     )
                 ]
@@ -88,18 +88,18 @@ def test_boolq_is_formatted_from_both_layouts(tmp_path: Path) -> None:
 def test_a_record_of_another_task_is_refused(
     tmp_path: Path, objective: str, record: dict[str, Any], named: str
 ) -> None:
-    with errors.refused(errors.INVALID, where="line 1", names=(objective, named)):
+    with errors.expect_user_error(errors.INVALID, where="line 1", names=(objective, named)):
         read_examples(write_lines(tmp_path / "a", [record]), objective)
 
 
 def test_running_text_holds_no_questions(tmp_path: Path) -> None:
-    data = corpora.text(tmp_path, ["some text"] * 3)
-    with errors.refused(errors.CONFLICT, where="DATA=text:", value="text", names="boolq"):
-        pipeline.Batches(corpora.recipe(data, "boolq", extra_ids=0), 1)
+    data = corpora.write_text_files(tmp_path, ["some text"] * 3)
+    with errors.expect_user_error(errors.CONFLICT, where="DATA=text:", value="text", names="boolq"):
+        pipeline.Batches(corpora.make_recipe(data, "boolq", extra_ids=0), 1)
 
 
 def test_a_prompt_has_no_end_token_and_a_long_one_keeps_its_question(tmp_path: Path) -> None:
-    recipe = corpora.recipe(
+    recipe = corpora.make_recipe(
         write_lines(tmp_path / "a", BOOLQ),
         "boolq",
         extra_ids=0,

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-DOCS = corpora.documents(300)
+DOCS = corpora.make_documents(300)
 THEIRS = "hf_secret"
-RECIPE = corpora.recipe("hf:owner/name")
+RECIPE = corpora.make_recipe("hf:owner/name")
 
 
 class Streamed:
@@ -100,8 +100,8 @@ def test_a_mixture_reads_each_block_once_though_it_draws_across_their_ends(
     read: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows.Mixture, "BLOCK", 64)
-    data = json.dumps({"hf:owner/name": 1, corpora.text(tmp_path, DOCS): 1})
-    stream_batches: Any = pipeline.Batches(corpora.recipe(data), 16)
+    data = json.dumps({"hf:owner/name": 1, corpora.write_text_files(tmp_path, DOCS): 1})
+    stream_batches: Any = pipeline.Batches(corpora.make_recipe(data), 16)
     inner = next(
         source for source in stream_batches.source.sources if isinstance(source, streaming.Stream)
     )
@@ -153,12 +153,16 @@ def test_every_word_of_a_block_comes_once() -> None:
 
 @pytest.mark.usefixtures("read")
 def test_the_token_is_passed_on_and_never_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    private = corpora.recipe("hf:owner/private")
-    with errors.refused(errors.FAILED, where="hf:owner/private", remedy="HF_TOKEN") as raised:
+    private = corpora.make_recipe("hf:owner/private")
+    with errors.expect_user_error(
+        errors.FAILED, where="hf:owner/private", remedy="HF_TOKEN"
+    ) as raised:
         pipeline.Batches(private, 4)
     assert "\n" not in str(raised.value)
     monkeypatch.setenv("HF_TOKEN", "hf_wrong_secret")
-    with errors.refused(errors.FAILED, where="hf:owner/private", names="401 for ***") as raised:
+    with errors.expect_user_error(
+        errors.FAILED, where="hf:owner/private", names="401 for ***"
+    ) as raised:
         pipeline.Batches(private, 4)
     assert "hf_wrong_secret" not in str(raised.value)
     monkeypatch.setenv("HF_TOKEN", THEIRS)
@@ -168,12 +172,14 @@ def test_the_token_is_passed_on_and_never_printed(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("read")
 def test_a_missing_package_or_field_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with errors.refused(errors.INVALID, where="hf:owner/name", names="'body' (it has: text)"):
-        pipeline.Batches(corpora.recipe("hf:owner/name", text_field="body"), 4).make_batch(0)
-    with errors.refused(errors.INVALID, where="hf:a/b/c/d"):
-        pipeline.Batches(corpora.recipe("hf:a/b/c/d"), 4)
-    with errors.refused(errors.MISSING, where="/nowhere/set"):
-        pipeline.Batches(corpora.recipe("hf:/nowhere/set"), 4)
+    with errors.expect_user_error(
+        errors.INVALID, where="hf:owner/name", names="'body' (it has: text)"
+    ):
+        pipeline.Batches(corpora.make_recipe("hf:owner/name", text_field="body"), 4).make_batch(0)
+    with errors.expect_user_error(errors.INVALID, where="hf:a/b/c/d"):
+        pipeline.Batches(corpora.make_recipe("hf:a/b/c/d"), 4)
+    with errors.expect_user_error(errors.MISSING, where="/nowhere/set"):
+        pipeline.Batches(corpora.make_recipe("hf:/nowhere/set"), 4)
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with errors.refused(errors.MISSING, value="datasets", remedy="datasets"):
+    with errors.expect_user_error(errors.MISSING, value="datasets", remedy="datasets"):
         pipeline.Batches(RECIPE, 4)

@@ -78,7 +78,7 @@ def test_a_quote_that_swallows_rows_of_a_csv_is_refused(
     if not line:
         assert check_table(path)["quoting"] == 0
         return
-    with errors.refused(errors.INVALID, where=f"a.csv, line {line}", remedy=".tsv"):
+    with errors.expect_user_error(errors.INVALID, where=f"a.csv, line {line}", remedy=".tsv"):
         check_table(path)
 
 
@@ -86,7 +86,7 @@ def test_a_quote_that_swallows_rows_of_a_csv_is_refused(
 def test_a_row_with_another_number_of_fields_is_refused(
     name: str, body: str, line: int, count: int, tmp_path: Path
 ) -> None:
-    with errors.refused(errors.INVALID, where=f"{name}, line {line}", value=count):
+    with errors.expect_user_error(errors.INVALID, where=f"{name}, line {line}", value=count):
         check_table(write_table(tmp_path, name, body))
 
 
@@ -119,7 +119,7 @@ def test_a_row_is_refused_before_training(
     if others == ["notes.json"]:  # the datasets package reads JSON there, and no table
         assert list(documents.read_documents(source, "text")) == ["y"]
         return
-    with errors.refused(errors.INVALID, where="a.csv, line 2", value=3, names="2"):
+    with errors.expect_user_error(errors.INVALID, where="a.csv, line 2", value=3, names="2"):
         next(documents.read_documents(source, "text"))
 
 
@@ -139,18 +139,18 @@ def test_a_first_field_that_pandas_would_lose_is_refused(
     if not line:
         assert check_table(path)["index_col"] is False
         return
-    with errors.refused(errors.INVALID, where=f"line {line}", remedy="dos2unix"):
+    with errors.expect_user_error(errors.INVALID, where=f"line {line}", remedy="dos2unix"):
         check_table(path)
 
 
 def test_two_kinds_of_tables_in_a_folder_are_refused(tmp_path: Path) -> None:
     paths = [str(write_table(tmp_path, name, "text\nx\n")) for name in ("a.tsv", "b.csv")]
-    with errors.refused(errors.CONFLICT, where=tmp_path, names=(".tsv", ".csv")):
+    with errors.expect_user_error(errors.CONFLICT, where=tmp_path, names=(".tsv", ".csv")):
         tables.check_tables(tuple(paths), ",")
 
 
 def test_a_file_that_cannot_be_checked_is_refused(tmp_path: Path) -> None:
-    with errors.refused(errors.UNSUPPORTED, where="a.zip", names=(".csv", ".tsv")):
+    with errors.expect_user_error(errors.UNSUPPORTED, where="a.zip", names=(".csv", ".tsv")):
         tables.check_tables((str(write_table(tmp_path, "a.zip", "")),), ",")
 
 

@@ -82,8 +82,10 @@ def test_records_come_from_every_kind_of_file(
         "answers/text": answers,
         "answers/answer_start": [9, 9],
     }
-    body = corpora.example(**features)
-    corpora.tfds(tmp_path, "squad/v1.1", {"train": [[body]], "validation": [[body, body]]}, "3.0.0")
+    body = corpora.encode_example(**features)
+    corpora.write_tfds_folder(
+        tmp_path, "squad/v1.1", {"train": [[body]], "validation": [[body, body]]}, "3.0.0"
+    )
     (tmp_path / "a.jsonl").write_text(json.dumps(SQUAD) + "\n\n" + json.dumps(SQUAD) + "\n")
     own = {
         "data": [
@@ -131,7 +133,7 @@ def test_text_to_text_is_taken_as_it_is_and_needs_targets_to_train(tmp_path: Pat
         ("translate: eins", "one"),
         ("translate: zwei", ""),
     ]
-    with errors.refused(errors.INVALID, where=f"{path}, line 2", names="target"):
+    with errors.expect_user_error(errors.INVALID, where=f"{path}, line 2", names="target"):
         list(
             task_records.read_examples(
                 data_spec.parse_spec(f"jsonl:{path}"), "text_to_text", "train"
@@ -160,7 +162,7 @@ def test_squads_own_layout_is_read_for_squad_alone(tmp_path: Path) -> None:
     )
     for article in ("7", '{"paragraphs": [{"qas": [{}]}]}', '{"title": "x"}'):
         path.write_text(f'{{"data": [{article}]}}\n')
-        with errors.refused(errors.INVALID, where=path, names="SQuAD"):
+        with errors.expect_user_error(errors.INVALID, where=path, names="SQuAD"):
             list(
                 task_records.read_examples(data_spec.parse_spec(f"jsonl:{path}"), "squad", "train")
             )
@@ -177,7 +179,7 @@ def test_faults_name_the_file(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=named) as raised:
             list(task_records.read_examples(data_spec.parse_spec(f"jsonl:{path}"), "mnli", "train"))
         assert raised.value.where == f"{path}, line 1"
-    with errors.refused(errors.UNSUPPORTED, where="text:", value="text"):
+    with errors.expect_user_error(errors.UNSUPPORTED, where="text:", value="text"):
         list(task_records.read_examples(data_spec.parse_spec(f"text:{path}"), "mnli", "train"))
 
 
@@ -271,7 +273,7 @@ def test_records_left_out_of_evaluation_are_reported(
     count, all_rows = len(UNANSWERED[objective]), len(ANSWERED[objective] + UNANSWERED[objective])
     assert f"{count} of {all_rows} records" in capsys.readouterr().err
     alone = _write(tmp_path / "b.jsonl", UNANSWERED[objective])
-    with errors.refused(errors.MISSING, where=str(alone), value=count):
+    with errors.expect_user_error(errors.MISSING, where=str(alone), value=count):
         task_records.check_all_records(str(alone), objective, "validation")
 
 
@@ -296,7 +298,7 @@ def test_an_invalid_answer_is_refused_in_inference_too(
 ) -> None:
     source = _write(tmp_path / "a.jsonl", [*ANSWERED[objective], row])
     for split in ("train", "validation"):
-        with errors.refused(
+        with errors.expect_user_error(
             errors.INVALID, where=f"line {len(ANSWERED[objective]) + 1}", names=objective
         ):
             list(task_records.read_examples(source, objective, split, answered=answered))
@@ -304,7 +306,7 @@ def test_an_invalid_answer_is_refused_in_inference_too(
 
 def test_an_empty_file_of_records_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n\n")
-    with errors.refused(errors.MISSING, where="a.jsonl"):
+    with errors.expect_user_error(errors.MISSING, where="a.jsonl"):
         task_records.check_all_records(
             f"jsonl:{tmp_path}/a.jsonl", "mnli", "validation", answered=False
         )

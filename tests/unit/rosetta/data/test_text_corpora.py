@@ -12,19 +12,19 @@ from tests.support import corpora, errors
 if TYPE_CHECKING:
     from pathlib import Path
 
-DOCS = corpora.documents(60)
+DOCS = corpora.make_documents(60)
 WORDS = [word for doc in DOCS for word in doc.split()]
 
 
 def write_corpus(kind: str, folder: Path) -> str:
     if kind == "text":
-        return corpora.text(folder, DOCS)
+        return corpora.write_text_files(folder, DOCS)
     if kind == "jsonl":
-        return corpora.jsonl(folder, DOCS)
+        return corpora.write_jsonl_files(folder, DOCS)
     for number in range(3):
-        corpora.tfrecords(
+        corpora.write_tfrecords(
             folder / f"{number}.tfrecord",
-            [corpora.example(text=[doc.encode()]) for doc in DOCS[number::3]],
+            [corpora.encode_example(text=[doc.encode()]) for doc in DOCS[number::3]],
         )
     return f"tfrecord:{folder}/*.tfrecord"
 
@@ -74,19 +74,21 @@ def test_characters_are_never_cut_in_two(tmp_path: Path) -> None:
 def test_a_json_line_without_the_field_names_those_it_has(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"content": "x y z"}) + "\n")
-    with errors.refused(errors.INVALID, where=f"{path}, line 1", names="'text' (it has: content)"):
+    with errors.expect_user_error(
+        errors.INVALID, where=f"{path}, line 1", names="'text' (it has: content)"
+    ):
         text_corpora.open_corpus(data_spec.parse_spec(f"jsonl:{path}"), "text").read_texts(0, 10)
     assert text_corpora.open_corpus(data_spec.parse_spec(f"jsonl:{path}"), "content").read_texts(
         0, 100
     ) == ["x y z"]
     path.write_text("no json\n")
-    with errors.refused(errors.INVALID, where=f"{path}, line 1", names="JSON"):
+    with errors.expect_user_error(errors.INVALID, where=f"{path}, line 1", names="JSON"):
         text_corpora.open_corpus(data_spec.parse_spec(f"jsonl:{path}"), "text").read_texts(0, 10)
 
 
 def test_compressed_files_are_refused_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(b"\x1f\x8b")
-    with errors.refused(errors.UNSUPPORTED, where="a.txt.gz", remedy="data cache"):
+    with errors.expect_user_error(errors.UNSUPPORTED, where="a.txt.gz", remedy="data cache"):
         text_corpora.open_corpus(data_spec.parse_spec(f"text:{tmp_path}/*.gz"), "text")
 
 

@@ -29,9 +29,9 @@ def test_the_checksum_is_that_of_rfc_3720() -> None:
 
 def test_records_are_found_by_number_across_files(tmp_path: Path) -> None:
     bodies = [bytes([number]) * (number * 37 % 300) for number in range(20)]
-    corpora.tfrecords(tmp_path / "a", bodies[:7])
-    corpora.tfrecords(tmp_path / "b", [])
-    corpora.tfrecords(tmp_path / "c", bodies[7:])
+    corpora.write_tfrecords(tmp_path / "a", bodies[:7])
+    corpora.write_tfrecords(tmp_path / "b", [])
+    corpora.write_tfrecords(tmp_path / "c", bodies[7:])
     records = tfrecord.Records([str(tmp_path / name) for name in "abc"])
     assert [records[number] for number in range(len(records))] == bodies
     assert records.sizes.tolist() == [len(body) for body in bodies]
@@ -40,17 +40,17 @@ def test_records_are_found_by_number_across_files(tmp_path: Path) -> None:
 
 def test_a_changed_file_is_indexed_again(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    corpora.tfrecords(path, [b"one"])
+    corpora.write_tfrecords(path, [b"one"])
     assert len(tfrecord.load_index(str(path))) == 1
     assert len(list((tmp_path / "home" / "tfrecord-index").iterdir())) == 1
-    corpora.tfrecords(path, [b"one", b"two"])
+    corpora.write_tfrecords(path, [b"one", b"two"])
     assert len(tfrecord.load_index(str(path))) == 2
 
 
 @pytest.mark.parametrize("kept", [0, 5, -1])
 def test_a_damaged_index_is_made_again(tmp_path: Path, kept: int) -> None:
     path = tmp_path / "a"
-    corpora.tfrecords(path, [b"one", b"two"])
+    corpora.write_tfrecords(path, [b"one", b"two"])
     whole = tfrecord.load_index(str(path)).tolist()
     (index,) = (tmp_path / "home" / "tfrecord-index").iterdir()
     index.write_bytes(index.read_bytes()[:kept])
@@ -62,7 +62,7 @@ def test_a_full_disk_only_loses_the_index(tmp_path: Path, monkeypatch: pytest.Mo
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    corpora.tfrecords(tmp_path / "a", [b"one", b"two"])
+    corpora.write_tfrecords(tmp_path / "a", [b"one", b"two"])
     monkeypatch.setattr(np, "save", full)
     assert len(tfrecord.load_index(str(tmp_path / "a"))) == 2
     assert not list((tmp_path / "home" / "tfrecord-index").iterdir())
@@ -71,20 +71,20 @@ def test_a_full_disk_only_loses_the_index(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("kept", [5, 20, -1])
 def test_a_file_cut_short_is_refused(tmp_path: Path, kept: int) -> None:
     path = tmp_path / "a"
-    corpora.tfrecords(path, [b"x" * 30])
+    corpora.write_tfrecords(path, [b"x" * 30])
     path.write_bytes(path.read_bytes()[:kept])
-    with errors.refused(errors.DAMAGED, where=path):
+    with errors.expect_user_error(errors.DAMAGED, where=path):
         tfrecord.index_records(str(path))
 
 
 def test_other_files_than_tfrecord_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("this is text, and long enough for a head")
-    with errors.refused(errors.INVALID, where=tmp_path / "a", value=0, remedy="TFRecord"):
+    with errors.expect_user_error(errors.INVALID, where=tmp_path / "a", value=0, remedy="TFRecord"):
         tfrecord.index_records(str(tmp_path / "a"))
 
 
 def test_an_example_of_every_kind_is_read() -> None:
-    body = corpora.example(
+    body = corpora.encode_example(
         text=["grüß".encode()], label=[2, -1, 300], score=[0.5, -2.0], long=[b"x" * 300, b"y"]
     )
     assert tfrecord.decode_example(body) == {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-DOCS = corpora.documents(700)
+DOCS = corpora.make_documents(700)
 BYTES = vocabularies.Vocabulary("byte", 100)
 
 
@@ -75,7 +75,7 @@ def test_a_stopped_run_continues_and_writes_the_same_cache(tmp_path: Path) -> No
             str(tmp_path / "parts"), recipe(), breaks(), encode, shard_tokens=10_000
         )
     assert not (tmp_path / "parts" / "meta.json").exists()
-    with errors.refused(errors.DAMAGED, where=tmp_path / "parts", remedy="data cache"):
+    with errors.expect_user_error(errors.DAMAGED, where=tmp_path / "parts", remedy="data cache"):
         token_cache.TokenCache(str(tmp_path / "parts"))
     (tmp_path / "parts" / "tokens-00099.bin.part").write_bytes(b"half")
 
@@ -98,15 +98,15 @@ def test_a_stopped_run_continues_and_writes_the_same_cache(tmp_path: Path) -> No
 
 def test_another_recipe_or_a_used_folder_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "c", DOCS[:10])
-    with errors.refused(errors.DIFFERS, where=tmp_path / "c", value="vocabulary"):
+    with errors.expect_user_error(errors.DIFFERS, where=tmp_path / "c", value="vocabulary"):
         write(tmp_path / "c", DOCS[:10], vocabulary="0" * 16)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
-    with errors.refused(errors.EXISTS, where=tmp_path / "mine"):
+    with errors.expect_user_error(errors.EXISTS, where=tmp_path / "mine"):
         write(tmp_path / "mine", DOCS)
     assert os.listdir(tmp_path / "mine") == ["thesis.tex"]
     for _ in range(2):
-        with errors.refused(errors.MISSING, where="text:x"):
+        with errors.expect_user_error(errors.MISSING, where="text:x"):
             write(tmp_path / "empty", [])
     assert not (tmp_path / "empty").exists()
 
@@ -116,7 +116,7 @@ def test_a_refused_document_does_not_block_the_corrected_run(tmp_path: Path) -> 
         yield DOCS[0]
         raise UserError("a line has no text", "a.jsonl", "name the field", kind=errors.INVALID)
 
-    with errors.refused(errors.INVALID, where="a.jsonl"):
+    with errors.expect_user_error(errors.INVALID, where="a.jsonl"):
         token_cache.write_cache(
             str(tmp_path / "c"), recipe(source="jsonl:a@train:text"), refused(), encode
         )
@@ -146,7 +146,7 @@ def test_other_files_are_another_cache(tmp_path: Path) -> None:
     )
     write(tmp_path / "c", DOCS[:10], files=token_cache.fingerprint_files(one))
     write(tmp_path / "c", DOCS[:10], files=token_cache.fingerprint_files(one))
-    with errors.refused(errors.DIFFERS, where=tmp_path / "c", value="files"):
+    with errors.expect_user_error(errors.DIFFERS, where=tmp_path / "c", value="files"):
         write(tmp_path / "c", DOCS[:10], files=token_cache.fingerprint_files(both))
     before = token_cache.fingerprint_files(one)
     (tmp_path / "a.txt").write_text("more")
@@ -177,13 +177,13 @@ EMPTY = json.dumps(
 @pytest.mark.parametrize("name", ["meta.json", "progress.json"])
 def test_a_file_of_another_program_is_refused(tmp_path: Path, name: str, body: str) -> None:
     (tmp_path / name).write_text(body)
-    with errors.refused(errors.INVALID, where=tmp_path / name):
+    with errors.expect_user_error(errors.INVALID, where=tmp_path / name):
         write(tmp_path, DOCS)
     if name == "meta.json":
-        with errors.refused(errors.INVALID, where=tmp_path / name):
+        with errors.expect_user_error(errors.INVALID, where=tmp_path / name):
             token_cache.TokenCache(str(tmp_path))
     (tmp_path / name).write_text('{"format": 1}')
-    with errors.refused(errors.UNSUPPORTED, where=tmp_path / name, value=1):
+    with errors.expect_user_error(errors.UNSUPPORTED, where=tmp_path / name, value=1):
         write(tmp_path, DOCS)
 
 
@@ -191,13 +191,13 @@ def test_a_cache_that_does_not_fit_the_run_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "c", DOCS[:10])
     tokens = token_cache.TokenCache(str(tmp_path / "c"))
     tokens.check_recipe(BYTES.fingerprint(), document_ends=False, pairs="")
-    with errors.refused(
+    with errors.expect_user_error(
         errors.DIFFERS, where=tmp_path / "c", names=("byte", "359"), remedy="VOCAB"
     ):
         tokens.check_recipe(
             vocabularies.Vocabulary("byte", 0).fingerprint(), document_ends=False, pairs=""
         )
-    with errors.refused(
+    with errors.expect_user_error(
         errors.DIFFERS,
         where=tmp_path / "c",
         names=("span_corruption", "prefix_lm"),
@@ -206,11 +206,11 @@ def test_a_cache_that_does_not_fit_the_run_is_refused(tmp_path: Path) -> None:
         tokens.check_recipe(BYTES.fingerprint(), document_ends=True, pairs="")
     path = tmp_path / "c" / "tokens-00000.bin"
     path.write_bytes(path.read_bytes()[:-2])
-    with errors.refused(errors.DAMAGED, where="tokens-00000.bin"):
+    with errors.expect_user_error(errors.DAMAGED, where="tokens-00000.bin"):
         token_cache.TokenCache(str(tmp_path / "c"))
     write(tmp_path / "d", DOCS[:10])
     (tmp_path / "d" / "ends-00000.bin").unlink()
-    with errors.refused(errors.DAMAGED, where="ends-00000.bin"):
+    with errors.expect_user_error(errors.DAMAGED, where="ends-00000.bin"):
         token_cache.TokenCache(str(tmp_path / "d"))
-    with errors.refused(errors.MISSING, where=tmp_path / "none", remedy="make one: "):
+    with errors.expect_user_error(errors.MISSING, where=tmp_path / "none", remedy="make one: "):
         token_cache.TokenCache(str(tmp_path / "none"))

@@ -11,7 +11,7 @@ from tests.support import corpora, errors
 if TYPE_CHECKING:
     from pathlib import Path
 
-WORDS = corpora.sentences(400)
+WORDS = corpora.make_sentences(400)
 
 
 def test_bytes_have_the_sentinels_of_public_byt5() -> None:
@@ -72,21 +72,23 @@ def test_a_run_keeps_the_number_of_sentinels_it_began_with(extra_ids: int) -> No
     ],
 )
 def test_a_name_of_no_vocabulary_is_refused(name: str, kind: str, remedy: str) -> None:
-    with errors.refused(kind, where=name, remedy=remedy):
+    with errors.expect_user_error(kind, where=name, remedy=remedy):
         vocabularies.load_vocabulary(name)
 
 
 def test_a_folder_is_refused_and_the_model_in_it_is_named(tmp_path: Path) -> None:
-    with errors.refused(errors.INVALID, where=f"VOCAB={tmp_path}", remedy="`byte`"):
+    with errors.expect_user_error(errors.INVALID, where=f"VOCAB={tmp_path}", remedy="`byte`"):
         vocabularies.load_vocabulary(str(tmp_path))
     (tmp_path / "mine.model").touch()
-    with errors.refused(errors.INVALID, where=f"VOCAB={tmp_path}", remedy=f"{tmp_path}/mine.model"):
+    with errors.expect_user_error(
+        errors.INVALID, where=f"VOCAB={tmp_path}", remedy=f"{tmp_path}/mine.model"
+    ):
         vocabularies.load_vocabulary(str(tmp_path))
 
 
 def test_a_vocabulary_larger_than_the_models_is_refused_with_the_size_that_fits() -> None:
     vocabularies.check_model_size(vocabularies.Vocabulary("byte", 100), 359)
-    with errors.refused(errors.TOO_BIG, where="byte", value=359, remedy="384"):
+    with errors.expect_user_error(errors.TOO_BIG, where="byte", value=359, remedy="384"):
         vocabularies.check_model_size(vocabularies.Vocabulary("byte", 100), 358)
 
 
@@ -107,7 +109,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     from rosetta.data import vocabulary_training
 
     folder = tmp_path_factory.mktemp("vocabulary")
-    data = corpora.text(folder / "t", WORDS)
+    data = corpora.write_text_files(folder / "t", WORDS)
     vocabulary = vocabulary_training.train_vocabulary(
         data_spec.parse_parts(data), str(folder / "mine.model"), size=440, extra_ids=20
     )
@@ -137,7 +139,7 @@ def test_a_trained_vocabulary_has_t5s_special_ids_and_its_sentinels_on_top(model
 
 
 def test_extra_ids_are_not_added_twice(model: str) -> None:
-    with errors.refused(errors.CONFLICT, where="EXTRA_IDS=100", value=20):
+    with errors.expect_user_error(errors.CONFLICT, where="EXTRA_IDS=100", value=20):
         vocabularies.load_vocabulary(model, 100)
     assert vocabularies.load_vocabulary(model, 0).size == 440
 
@@ -145,7 +147,7 @@ def test_extra_ids_are_not_added_twice(model: str) -> None:
 def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
     sentencepiece = pytest.importorskip("sentencepiece")
     (tmp_path / "a.model").write_text("no model")
-    with errors.refused(errors.INVALID, where="a.model", remedy=".model"):
+    with errors.expect_user_error(errors.INVALID, where="a.model", remedy=".model"):
         vocabularies.load_vocabulary(str(tmp_path / "a.model"))
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(WORDS),
@@ -153,7 +155,9 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
         vocab_size=100,
         minloglevel=2,
     )
-    with errors.refused(errors.INVALID, where="b.model", value=(-1, 2, 0), names="(0, 1, 2)"):
+    with errors.expect_user_error(
+        errors.INVALID, where="b.model", value=(-1, 2, 0), names="(0, 1, 2)"
+    ):
         vocabularies.load_vocabulary(str(tmp_path / "b.model"))
 
 
@@ -184,10 +188,10 @@ def test_a_refused_training_leaves_no_file(
     )
     from rosetta.data import vocabulary_training
 
-    data = corpora.text(tmp_path / "t", WORDS)
+    data = corpora.write_text_files(tmp_path / "t", WORDS)
     settings: dict[str, object] = {"out": str(tmp_path / "v" / "a.model"), "size": 400, **changes}
     (tmp_path / "v").mkdir()
-    with errors.refused(kind, **facts):
+    with errors.expect_user_error(kind, **facts):
         vocabulary_training.train_vocabulary(data_spec.parse_parts(data), **settings)  # type: ignore[arg-type]
     assert not list((tmp_path / "v").iterdir())
 
@@ -201,7 +205,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    data = corpora.text(tmp_path / "t", WORDS)
+    data = corpora.write_text_files(tmp_path / "t", WORDS)
     (tmp_path / "v").mkdir()
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(OSError, match="No space"):
@@ -214,7 +218,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_an_existing_vocabulary_is_never_overwritten(model: str) -> None:
     from rosetta.data import vocabulary_training
 
-    with errors.refused(errors.EXISTS, where=model):
+    with errors.expect_user_error(errors.EXISTS, where=model):
         vocabulary_training.train_vocabulary(data_spec.parse_parts("text:/x"), model, size=400)
 
 
@@ -233,7 +237,9 @@ def test_a_language_model_takes_llamas_special_ids(tmp_path: Path) -> None:
         eos_id=2,
         pad_id=-1,
     )
-    with errors.refused(errors.INVALID, where="llama.model", value=(-1, 2, 0), names="(0, 1, 2)"):
+    with errors.expect_user_error(
+        errors.INVALID, where="llama.model", value=(-1, 2, 0), names="(0, 1, 2)"
+    ):
         vocabularies.load_vocabulary(f"{tmp_path}/llama.model")
     vocabulary = vocabularies.load_vocabulary(f"{tmp_path}/llama.model", 0, causal=True)
     assert (vocabulary.size, vocabulary.eos) == (100, 2)
@@ -247,5 +253,5 @@ def test_a_language_model_takes_llamas_special_ids(tmp_path: Path) -> None:
         eos_id=-1,
         pad_id=0,
     )
-    with errors.refused(errors.INVALID, where="endless.model", value=(0, -1, 1)):
+    with errors.expect_user_error(errors.INVALID, where="endless.model", value=(0, -1, 1)):
         vocabularies.load_vocabulary(f"{tmp_path}/endless.model", 0, causal=True)

@@ -78,7 +78,7 @@ def test_a_fatal_finding_stops_the_launch_unless_disabled(
 ) -> None:
     environment = changes.pop("environment", {})
     gpus = changes.pop("gpus", CARDS)
-    with errors.refused(kind, **facts) as refused:
+    with errors.expect_user_error(kind, **facts) as refused:
         check(environment, gpus=gpus, **changes)
     assert str(refused.value).count("ROSETTA_DOCTOR=0 ")
     assert check({**environment, "ROSETTA_DOCTOR": "0"}, gpus=gpus, **changes) == ()
@@ -155,7 +155,7 @@ def test_every_script_checks_the_machine_before_it_starts(place: Place) -> None:
         **place.cards("NVIDIA H100 80GB HBM3, 9.0"),
     )
     assert (stopped.rc, stopped.argv) == (2, [])
-    errors.check(
+    errors.check_error(
         stopped.error,
         errors.UNSUPPORTED,
         where="Slurm step",

@@ -50,7 +50,7 @@ def test_lists_of_hosts(text: str, hosts: list[str]) -> None:
 )
 def test_invalid_lists_of_hosts(text: str) -> None:
     kind = errors.TOO_BIG if text == "[1-999][1-999]" else errors.INVALID
-    with errors.refused(kind, where="here"):
+    with errors.expect_user_error(kind, where="here"):
         slurm_job.parse_hosts(text, "here")
     assert slurm_job.read_job_hosts({"SLURM_JOB_NODELIST": text}) == []
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import required_modules
 
-required_modules.need("absl")
+required_modules.need_modules("absl")
 ROOT = Path(__file__).resolve().parents[4]
 PROGRAM = """
 from absl import app, flags, logging

@@ -50,16 +50,16 @@ def test_one_is_left_out_and_the_next_one_counts(
     assert saves.save(30, lambda: _write(small, 30, 1_000)) is True
     saves.finish()
     assert saves.save(40, lambda: _write(small, 40, 100_000)) is None  # not the second one in a row
-    with errors.refused(errors.FAILED, where="small", value=40):
+    with errors.expect_user_error(errors.FAILED, where="small", value=40):
         saves.finish()
-    with errors.refused(errors.FAILED, where="small", value=50):
+    with errors.expect_user_error(errors.FAILED, where="small", value=50):
         saves.save(50, lambda: _write(small, 50, 100_000))
     err = capsys.readouterr().err
     assert err.count("goes on") == 2
 
 
 def test_the_first_one_ends_the_run_where_that_is_wanted(small: Path) -> None:
-    with errors.refused(errors.FAILED, where="small", value=20):
+    with errors.expect_user_error(errors.FAILED, where="small", value=20):
         SaveTracker(str(small), "stop", speaks=True).save(20, lambda: _write(small, 20, 100_000))
 
 

@@ -149,7 +149,7 @@ def test_a_run_of_another_machine_that_gives_signs_is_refused(
     thread = threading.Thread(target=live)
     thread.start()
     try:
-        with errors.refused(errors.IN_USE, where=tmp_path):
+        with errors.expect_user_error(errors.IN_USE, where=tmp_path):
             acquire_lock(str(tmp_path), "MODEL_DIR", {}, lease=600)
     finally:
         over.set()

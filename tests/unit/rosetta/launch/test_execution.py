@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[4]
 def test_the_interpreter() -> None:
     assert execution.find_python({}) == sys.executable
     assert execution.find_python({"PYTHON": sys.executable}) == sys.executable
-    with errors.refused(errors.MISSING, where="PYTHON=/nowhere", value="/nowhere"):
+    with errors.expect_user_error(errors.MISSING, where="PYTHON=/nowhere", value="/nowhere"):
         execution.find_python({"PYTHON": "/nowhere"})
 
 

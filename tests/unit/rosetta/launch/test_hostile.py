@@ -63,7 +63,7 @@ WHERE = {
 @pytest.fixture
 def place(tmp_path: Path) -> fake_launchers.Place:
     (tmp_path / "secrets.json").write_text(json.dumps(SECRETS))
-    return fake_launchers.place(tmp_path)
+    return fake_launchers.make_launchers(tmp_path)
 
 
 def document(

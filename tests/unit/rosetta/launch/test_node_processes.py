@@ -99,7 +99,7 @@ def test_several_nodes() -> None:
 def test_refused(
     nodes: int, number: int, coordinator: str, kind: str, facts: dict[str, Any]
 ) -> None:
-    with errors.refused(kind, **facts):
+    with errors.expect_user_error(kind, **facts):
         ProcessLayout(8, nodes, number, coordinator)
 
 

@@ -28,7 +28,7 @@ def test_named_by_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert nsight_systems.find_nsys(()) == there
     monkeypatch.setenv("NSYS", str(tmp_path / "missing"))
     program(tmp_path / "path/nsys")
-    with errors.refused(
+    with errors.expect_user_error(
         errors.MISSING, where="NSYS"
     ):  # never another than the one that was asked for
         nsight_systems.find_nsys(())
@@ -54,7 +54,9 @@ def test_the_newest_of_the_usual_places(tmp_path: Path) -> None:
 
 
 def test_none_says_how_to_mount_it(tmp_path: Path) -> None:
-    with errors.refused(errors.MISSING, where="nsys", remedy=("-v", "/opt/nvidia/nsight-systems")):
+    with errors.expect_user_error(
+        errors.MISSING, where="nsys", remedy=("-v", "/opt/nvidia/nsight-systems")
+    ):
         nsight_systems.find_nsys([f"{tmp_path}/none*"])
 
 
@@ -76,5 +78,5 @@ def test_the_command_line(tmp_path: Path) -> None:
         "--capture-range-end=stop",
         "x",
     ]
-    with errors.refused(errors.MISSING, where="rosetta profile"):
+    with errors.expect_user_error(errors.MISSING, where="rosetta profile"):
         nsight_systems.make_profile_command([], None)

@@ -324,12 +324,12 @@ def test_refused_in_one_line_with_nothing_written(
     facts: dict[str, Any],
 ) -> None:
     (place.work / "short.txt").write_text("A line of text.\n" * 1200)
-    before = t5x_scripts.snapshot(place.work)
+    before = t5x_scripts.read_text_files(place.work)
     ran = place.run(script, *words, **{"LOG_DIR": "logs", **settings})
     assert (ran.rc, ran.argv) == (2, [])
-    errors.check(ran.error, kind, **facts)
+    errors.check_error(ran.error, kind, **facts)
     assert len(ran.err.splitlines()) == 1
-    assert t5x_scripts.snapshot(place.work) == before
+    assert t5x_scripts.read_text_files(place.work) == before
     assert not (place.work / "logs").exists()
 
 
@@ -344,7 +344,7 @@ def test_max_steps_below_the_checkpoint_is_refused(
         1
     ] * lines
     for error in ran.errors:
-        errors.check(error, errors.CONFLICT, where="MAX_STEPS=1", remedy="MAX_STEPS")
+        errors.check_error(error, errors.CONFLICT, where="MAX_STEPS=1", remedy="MAX_STEPS")
 
 
 @pytest.mark.parametrize(

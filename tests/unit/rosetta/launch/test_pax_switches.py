@@ -180,5 +180,5 @@ class TestSwitches:
             "run_base_config_multinode.sh", "Synthetic5B", "", "1", **settings, **place.cards(card)
         )
         assert (ran.rc, ran.argv) == (2, [])
-        errors.check(ran.error, kind, **facts)
+        errors.check_error(ran.error, kind, **facts)
         assert len(ran.err.splitlines()) == 1

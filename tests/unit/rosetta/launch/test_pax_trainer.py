@@ -37,7 +37,7 @@ def test_a_batch_may_be_a_fraction_where_the_mesh_takes_it(place: Place) -> None
         "[1,2,2]",
     )
     ran = place.run("run_pile_singlenode.sh", "", "byte", "", "4", "0.5", **TEXT)
-    errors.check(ran.error, errors.INVALID, where="PERCORE_BATCH_SIZE", value=2, names="4")
+    errors.check_error(ran.error, errors.INVALID, where="PERCORE_BATCH_SIZE", value=2, names="4")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_the_rows_of_a_batch_are_counted_by_what_is_given(place: Place) -> None:
     short = {"DATA": "text:short.txt", "MAX_STEPS": "1"}
     assert place.run("run_pile_singlenode.sh", "", "byte", "", "8", "1", **short).rc == 0
     ran = place.run("run_pile_singlenode.sh", "", "byte", "", "8", "2", **short)
-    errors.check(ran.error, errors.TOO_BIG, where="DATA=text:short.txt", value=16)
+    errors.check_error(ran.error, errors.TOO_BIG, where="DATA=text:short.txt", value=16)
     assert (
         place.run(
             "run_pile_singlenode.sh",

@@ -35,7 +35,7 @@ ON = {
 
 @pytest.fixture
 def place(tmp_path: Path) -> fake_launchers.Place:
-    return fake_launchers.place(tmp_path)
+    return fake_launchers.make_launchers(tmp_path)
 
 
 @pytest.mark.parametrize("run", [T5X, PAX])
@@ -79,7 +79,7 @@ def test_a_folder_that_goes_with_its_container(
 ) -> None:
     run = replace(run, env=env)
     for on in ("docker", "jobset"):
-        with errors.refused(errors.CONFLICT, remedy=remedy) as error:
+        with errors.expect_user_error(errors.CONFLICT, remedy=remedy) as error:
             placement_checks.check_folders(run, on)
         assert error.value.where == where
     for on in ("pyxis", "apptainer"):  # sites mount things themselves

@@ -107,7 +107,9 @@ def test_what_the_user_says_wins(root: Path) -> None:
         )
     off = process_binding.choose_binding(GPUS, {**around, "ROSETTA_BIND": "0"}, range(16), root)
     assert (off.cores, off.env, off.line) == (frozenset(), {}, "")
-    with errors.refused(errors.INVALID, where="ROSETTA_BIND", value="maybe", remedy=("0", "1")):
+    with errors.expect_user_error(
+        errors.INVALID, where="ROSETTA_BIND", value="maybe", remedy=("0", "1")
+    ):
         process_binding.choose_binding(GPUS, {"ROSETTA_BIND": "maybe"}, range(16), root)
 
 

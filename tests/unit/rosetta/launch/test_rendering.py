@@ -118,7 +118,7 @@ def test_part_of_a_node() -> None:
     assert "--gres=gpu:4" in argv
     assert "--exclusive" not in argv
     assert "--ntasks=16" in argv
-    with errors.refused(
+    with errors.expect_user_error(
         errors.CONFLICT, where="CUDA_VISIBLE_DEVICES", value=2, names=("8", "GPUs")
     ):
         docker.render_docker(ONE, JOB, {"CUDA_VISIBLE_DEVICES": "0,1"})
@@ -178,7 +178,7 @@ def test_refused(
     name: str, run: Run, options: dict[str, Any], kind: str, facts: dict[str, Any]
 ) -> None:
     given = replace(JOB, **options)
-    with errors.refused(kind, **facts):
+    with errors.expect_user_error(kind, **facts):
         {
             "docker": lambda: docker.render_docker(run, given, {}),
             "slurm": lambda: slurm.render_slurm(run, given),

@@ -111,7 +111,7 @@ def test_an_unknown_option(name: str, words: tuple[str, ...], option: str, tmp_p
     assert ended.status == 2
     assert ended.err.startswith(f"{name}.sh: ")
     assert (ended.err.count(f"{name}.sh"), ended.err.count("\n")) == (1, 1)
-    errors.check(
+    errors.check_error(
         ended.errors[0],
         errors.UNKNOWN,
         where=f"{name}.sh",

@@ -70,7 +70,7 @@ def test_a_start_that_is_gone_is_said(tmp_path: Path) -> None:
     assert (out, start) == (f"{tmp_path}/ft_mnli2_pre", f"{pre}/checkpoint_10")
     folders.write_start_file(out, f"{pre}/checkpoint_5")
     _checkpoint(Path(out), 12)
-    with errors.refused(errors.MISSING, where="ft_mnli2_pre"):
+    with errors.expect_user_error(errors.MISSING, where="ft_mnli2_pre"):
         folders.choose_finetuning_folders(str(pre), "mnli2", {}, "x")
     assert folders.choose_finetuning_folders(
         str(pre), "mnli2", {"INITIAL_CHECKPOINT_PATH": f"{pre}/checkpoint_10"}, "x"
@@ -90,8 +90,10 @@ def test_what_lies_over_the_model_axis_divides_by_it(
 ) -> None:
     given = _settings(NUM_GPUS="8", TP_SIZE=split)
     values = {f"network.T5Config.{name}": value for name, value in fields.items()}
-    configuration = shipped_gin.pretraining({"MIXTURE_OR_TASK_NAME": "mine", **values})
-    with errors.refused(errors.INVALID, where=f"TP_SIZE={split}", names=number, remedy="1"):
+    configuration = shipped_gin.read_pretraining({"MIXTURE_OR_TASK_NAME": "mine", **values})
+    with errors.expect_user_error(
+        errors.INVALID, where=f"TP_SIZE={split}", names=number, remedy="1"
+    ):
         preflight.check_training(given, configuration, {})
     preflight.check_training(_settings(NUM_GPUS="8"), configuration, {})
 
@@ -107,12 +109,12 @@ def test_a_split_of_another_network_is_left_to_the_trainer() -> None:
         {"network.T5Config.num_heads": Reference("mine.heads")},
     ):
         preflight.check_training(
-            given, shipped_gin.pretraining({"MIXTURE_OR_TASK_NAME": "mine", **values}), {}
+            given, shipped_gin.read_pretraining({"MIXTURE_OR_TASK_NAME": "mine", **values}), {}
         )
 
 
 def test_gin_files_of_another_tree_are_refused() -> None:
-    with errors.refused(errors.DIFFERS, where="T5X_DIR"):
+    with errors.expect_user_error(errors.DIFFERS, where="T5X_DIR"):
         preflight.check_training(_settings(NUM_GPUS="8"), gin_reader.Configuration(), {})
 
 
@@ -121,9 +123,9 @@ def test_data_is_checked_in_the_folder_of_the_run(
 ) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", "/before")
     values = {"DATA": "tfds:c4/en", "VOCAB": "byte"}
-    with errors.refused(errors.UNKNOWN, where=f"TFDS_DATA_DIR={tmp_path}", value="c4/en"):
+    with errors.expect_user_error(errors.UNKNOWN, where=f"TFDS_DATA_DIR={tmp_path}", value="c4/en"):
         preflight.check_data(
-            shipped_gin.pretraining(values), {"TFDS_DATA_DIR": str(tmp_path)}, trains=True
+            shipped_gin.read_pretraining(values), {"TFDS_DATA_DIR": str(tmp_path)}, trains=True
         )
     assert os.environ["TFDS_DATA_DIR"] == "/before"
     for open_value in (
@@ -133,15 +135,19 @@ def test_data_is_checked_in_the_folder_of_the_run(
         {"EXTRA_IDS": Reference("mine.sentinels")},
         {"MEAN_NOISE_SPAN_LENGTH": Reference("mine.span")},
     ):
-        preflight.check_data(shipped_gin.pretraining({**values, **open_value}), {}, trains=True)
+        preflight.check_data(
+            shipped_gin.read_pretraining({**values, **open_value}), {}, trains=True
+        )
 
 
 def test_the_first_record_is_read_before_training(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("plain words\n")
     values = {"DATA": f"jsonl:{tmp_path}/a.txt", "VOCAB": "byte"}
-    configuration = shipped_gin.read("byt5/small", "runs/pretrain_pile", values=values)
+    configuration = shipped_gin.read_configuration(
+        "byt5/small", "runs/pretrain_pile", values=values
+    )
     preflight.check_data(configuration.bind({"utils.DatasetConfig.task_feature_lengths": {}}), {})
-    with errors.refused(errors.INVALID, where="a.txt, line 1", names="JSON"):
+    with errors.expect_user_error(errors.INVALID, where="a.txt, line 1", names="JSON"):
         preflight.check_data(configuration, {}, trains=True)
     (tmp_path / "a.txt").write_text('{"body": "words"}\n')
     preflight.check_data(configuration.bind({"TEXT_FIELD": "body"}), {}, trains=True)
@@ -154,7 +160,7 @@ def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None
         "MEAN_NOISE_SPAN_LENGTH": 20.0,
         "TASK_FEATURE_LENGTHS": {"inputs": 64, "targets": 32},
     }
-    configuration = shipped_gin.pretraining(values)
+    configuration = shipped_gin.read_pretraining(values)
     batches = pipeline.Batches(
         pipeline.Recipe(
             str(values["DATA"]), "span_corruption", "byte", 100, 64, 32, mean_noise_span_length=20.0
@@ -175,7 +181,7 @@ def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None
         (other, ("inputs 64", "60")),
         (configuration.bind({"PACK": True}), ("pack False", "True")),
     ):
-        with errors.refused(errors.DIFFERS, where=f"DATA={values['DATA']}", names=names):
+        with errors.expect_user_error(errors.DIFFERS, where=f"DATA={values['DATA']}", names=names):
             preflight.check_resumed_data(checkpoint, "", changed)
     longer = pipeline.Batches(
         pipeline.Recipe(
@@ -183,7 +189,7 @@ def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None
         ),
         4,
     )
-    with errors.refused(errors.DIFFERS, where="DATA=", names=("inputs 64", "60")):
+    with errors.expect_user_error(errors.DIFFERS, where="DATA=", names=("inputs 64", "60")):
         longer.check_same_data(batches.make_state(5))
     preflight.check_resumed_data(
         checkpoint, "/pre/checkpoint_3", other
@@ -195,8 +201,8 @@ def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("vocab", ["ids:40000", "ids:32129"])
 def test_a_vocabulary_with_more_ids_than_the_model_has_rows(vocab: str) -> None:
-    configuration = shipped_gin.pretraining({"DATA": "synthetic", "VOCAB": vocab})
-    with errors.refused(errors.TOO_BIG, names="32128"):
+    configuration = shipped_gin.read_pretraining({"DATA": "synthetic", "VOCAB": vocab})
+    with errors.expect_user_error(errors.TOO_BIG, names="32128"):
         preflight.check_data(configuration, {}, trains=True)
 
 
@@ -307,11 +313,11 @@ def test_whatever_goes_wrong_is_one_line_and_a_status(
 def test_periods_that_t5x_refuses_are_refused_before_it_starts(
     values: dict[str, Any], kind: str, facts: dict[str, Any]
 ) -> None:
-    configuration = shipped_gin.pretraining({"EVAL_DATA": "text:x", **values})
+    configuration = shipped_gin.read_pretraining({"EVAL_DATA": "text:x", **values})
     if not kind:
         preflight.check_periods(configuration)
         return
-    with errors.refused(kind, **facts):
+    with errors.expect_user_error(kind, **facts):
         preflight.check_periods(configuration)
 
 
@@ -323,8 +329,8 @@ def test_a_run_that_continues_in_another_precision_is_named(tmp_path: Path) -> N
     )
     checkpoint_record.distribute_records(str(tmp_path))
     line = "this run was computed in float32 so far and continues in bfloat16"
-    half = shipped_gin.pretraining()
-    single = shipped_gin.pretraining({"DTYPE": "float32"})
+    half = shipped_gin.read_pretraining()
+    single = shipped_gin.read_pretraining({"DTYPE": "float32"})
     assert preflight.describe_precision_change(checkpoint, half) == (line,)
     assert preflight.describe_precision_change(checkpoint, single) == ()
     assert preflight.describe_precision_change(_checkpoint(tmp_path, 6), single) == ()
@@ -371,14 +377,14 @@ def test_a_run_that_continues_in_another_precision_is_named(tmp_path: Path) -> N
 def test_a_run_that_ends_before_its_checkpoint_is_refused(
     values: dict[str, Any], begun: int, step: int, kind: str, facts: dict[str, Any]
 ) -> None:
-    made = shipped_gin.pretraining if "TRAIN_STEPS" in values else shipped_gin.finetuning
+    made = shipped_gin.read_pretraining if "TRAIN_STEPS" in values else shipped_gin.read_finetuning
     configuration = made(values)
     if not kind:
         lines = preflight.check_last_step(configuration, begun, step, "MODEL_DIR")
         assert len(lines) == len(facts)
         assert all(fact in lines[0] for fact in facts.get("line", ()))
         return
-    with errors.refused(kind, **facts):
+    with errors.expect_user_error(kind, **facts):
         preflight.check_last_step(configuration, begun, step, "MODEL_DIR")
 
 

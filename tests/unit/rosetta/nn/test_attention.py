@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import required_modules
 
-required_modules.need("jax", "flax")
+required_modules.need_modules("jax", "flax")
 
 import jax
 import jax.numpy as jnp

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import errors, required_modules
 
-required_modules.need("jax", "flax")
+required_modules.need_modules("jax", "flax")
 
 import jax
 import jax.numpy as jnp
@@ -240,5 +240,5 @@ class _Gpu:
 
 def test_a_gpu_without_fp8_is_refused() -> None:
     fp8.require_fp8([_Gpu("8.9"), _Gpu("9.0"), _Gpu("10.0"), *jax.devices("cpu")])
-    with errors.refused(errors.UNSUPPORTED, where="ENABLE_FP8", names=("A100", "8.0")):
+    with errors.expect_user_error(errors.UNSUPPORTED, where="ENABLE_FP8", names=("A100", "8.0")):
         fp8.require_fp8([_Gpu("9.0"), _Gpu("8.0")])

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import required_modules
 
-required_modules.need("jax", "flax")
+required_modules.need_modules("jax", "flax")
 
 import jax
 from jax.extend.core import jaxprs_in_params
@@ -37,14 +37,16 @@ def _flops(jaxpr: Any, times: int = 1) -> dict[str, int]:
 
 
 def _step(**switches: Any) -> dict[str, int]:
-    given, settings = small_t5.batch(), small_t5.config(**switches)
+    given, settings = small_t5.make_batch(), small_t5.make_config(**switches)
     module = small_t5.Transformer(settings)
-    variables = jax.eval_shape(lambda: small_t5.variables(settings, given))
+    variables = jax.eval_shape(lambda: small_t5.initialize_variables(settings, given))
     trained = {kind: tree for kind, tree in variables.items() if kind in ("params", fp8.COLLECTION)}
     return _flops(
         jax.make_jaxpr(
             jax.grad(
-                lambda variables: small_t5.loss(small_t5.call(module, variables, given), given)
+                lambda variables: small_t5.compute_loss(
+                    small_t5.apply_network(module, variables, given), given
+                )
             )
         )(trained).jaxpr
     )

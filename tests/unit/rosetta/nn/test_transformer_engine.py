@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import errors, required_modules
 
-required_modules.need("jax", "flax")
+required_modules.need_modules("jax", "flax")
 
 import jax
 import jax.numpy as jnp
@@ -408,10 +408,10 @@ def test_attention_without_a_fused_kernel_is_refused(
 ) -> None:
     del engine
     arguments = _attended(depth=256)
-    with errors.refused(errors.UNSUPPORTED, where="ATTENTION", names=("8", "6", "256")):
+    with errors.expect_user_error(errors.UNSUPPORTED, where="ATTENTION", names=("8", "6", "256")):
         _Attending().apply({}, *arguments, Mask(causal=True))
     monkeypatch.setenv("NVTE_FUSED_ATTN", "0")
-    with errors.refused(errors.CONFLICT, where="NVTE_FUSED_ATTN", names="0"):
+    with errors.expect_user_error(errors.CONFLICT, where="NVTE_FUSED_ATTN", names="0"):
         _Attending().apply({}, *_attended(), Mask(causal=True))
 
 
@@ -489,7 +489,7 @@ def test_the_switches_are_refused_without_transformer_engine(
     monkeypatch.setattr(
         package, "explain_absence", lambda: "not asked for when this environment was built"
     )
-    with errors.refused(errors.MISSING, where="Transformer Engine"):
+    with errors.expect_user_error(errors.MISSING, where="Transformer Engine"):
         _logits(**switches)
 
 
@@ -499,7 +499,7 @@ def test_a_missing_driver_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(package, "find_installed_version", lambda: "2.20.2")
     monkeypatch.setattr("importlib.import_module", load)
-    with errors.refused(errors.FAILED, where="Transformer Engine") as problem:
+    with errors.expect_user_error(errors.FAILED, where="Transformer Engine") as problem:
         transformer_engine.import_transformer_engine()
     assert "libcuda.so.1" in str(problem.value)
     assert "\n" not in str(problem.value)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import required_modules
 
-required_modules.need("jax", "praxis")
+required_modules.need_modules("jax", "praxis")
 
 ROOT = Path(__file__).resolve().parents[4]
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support import errors, required_modules
 
-jax = required_modules.need("praxis", "paxml", "jax")
+jax = required_modules.need_modules("praxis", "paxml", "jax")
 
 import fiddle as fdl
 
@@ -19,7 +19,7 @@ from tests.support import corpora
 if TYPE_CHECKING:
     from pathlib import Path
 
-DOCS = corpora.documents(120)
+DOCS = corpora.make_documents(120)
 BYTES = vocabularies.Vocabulary("byte", 0)
 VARIABLES = ("DATA", "EVAL_DATA", "VOCAB_PATH", "TFDS_DATA_DIR")
 BOOLQ = [
@@ -57,7 +57,7 @@ def experiment(mixin: type[Any], **given: Any) -> Any:
 def pile(tmp_path: Path, **given: Any) -> Any:
     return experiment(
         data.PileUnsupervisedDataset,
-        **{"DATA": corpora.text(tmp_path / "t", DOCS), "VOCAB": "byte", **given},
+        **{"DATA": corpora.write_text_files(tmp_path / "t", DOCS), "VOCAB": "byte", **given},
     )
 
 
@@ -69,8 +69,8 @@ def lines(path: Path, records: list[dict[str, Any]]) -> str:
 def test_variables_count_if_hyper_parameters_are_not_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DATA", corpora.text(tmp_path / "a", DOCS))
-    monkeypatch.setenv("EVAL_DATA", corpora.text(tmp_path / "b", DOCS))
+    monkeypatch.setenv("DATA", corpora.write_text_files(tmp_path / "a", DOCS))
+    monkeypatch.setenv("EVAL_DATA", corpora.write_text_files(tmp_path / "b", DOCS))
     monkeypatch.setenv("VOCAB_PATH", "byte")
     train, evaluated = experiment(data.PileUnsupervisedDataset).datasets()
     assert (train.data, train.vocab, train.batch_size) == (
@@ -120,9 +120,13 @@ def test_a_fractional_batch_has_the_same_shape(
 def test_paxmls_flag_names_the_folder_of_the_pile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shards = [[corpora.example(text=[doc.encode()]) for doc in DOCS[part::2]] for part in range(2)]
-    corpora.tfds(tmp_path / "whole", "the_pile/lm", {"train": shards, "validation": shards[:1]})
-    corpora.tfds(tmp_path / "part", "the_pile/lm", {"train": shards})
+    shards = [
+        [corpora.encode_example(text=[doc.encode()]) for doc in DOCS[part::2]] for part in range(2)
+    ]
+    corpora.write_tfds_folder(
+        tmp_path / "whole", "the_pile/lm", {"train": shards, "validation": shards[:1]}
+    )
+    corpora.write_tfds_folder(tmp_path / "part", "the_pile/lm", {"train": shards})
 
     class Flags:
         tfds_data_dir: str | None = str(tmp_path / "whole")
@@ -156,7 +160,7 @@ def test_paxmls_flag_names_the_folder_of_the_pile(
 def test_lambada_is_evaluated_whole_and_nothing_is_trained(tmp_path: Path) -> None:
     (config,) = experiment(
         data.LambadaDataset,
-        DATA=corpora.text(tmp_path, corpora.sentences(40)),
+        DATA=corpora.write_text_files(tmp_path, corpora.make_sentences(40)),
         VOCAB="byte",
         MAX_SEQ_LEN=256,
     ).datasets()
@@ -173,7 +177,7 @@ def test_lambada_is_evaluated_whole_and_nothing_is_trained(tmp_path: Path) -> No
 def test_boolqs_answers_are_the_vocabularys_tokens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = corpora.text(
+    words = corpora.write_text_files(
         tmp_path / "t", [f"{record['passage']} answer: yes answer: no" for record in BOOLQ]
     )
     model = vocabulary_training.train_vocabulary(
@@ -198,7 +202,7 @@ def test_boolqs_answers_are_the_vocabularys_tokens(
         7,
         8,
     )
-    with errors.refused(errors.INVALID, where="VOCAB=byte", names=("3", "2")):
+    with errors.expect_user_error(errors.INVALID, where="VOCAB=byte", names=("3", "2")):
         experiment(data.BoolQDataset, DATA=records, VOCAB="byte").find_answer_tokens()
 
 
@@ -211,7 +215,7 @@ def test_a_cache_needs_its_vocabulary_only_for_packing(tmp_path: Path) -> None:
     )
     given = {"DATA": f"cache:{tmp_path}/c", "VOCAB": None}
     assert fdl.build(pile(tmp_path, **given).datasets()[0]).get_next().ids.shape[1] == 32
-    with errors.refused(errors.MISSING, where="PACKED_INPUT"):
+    with errors.expect_user_error(errors.MISSING, where="PACKED_INPUT"):
         pile(tmp_path, **given, PACKED_INPUT=True).datasets()
     packed = fdl.build(
         pile(tmp_path, **{**given, "VOCAB": "byte"}, PACKED_INPUT=True).datasets()[0]
@@ -250,6 +254,6 @@ def test_a_cache_needs_its_vocabulary_only_for_packing(tmp_path: Path) -> None:
 def test_missing_data_is_reported_before_anything_is_read(
     tmp_path: Path, given: dict[str, Any], kind: str, facts: dict[str, Any]
 ) -> None:
-    with errors.refused(kind, **facts) as raised:
+    with errors.expect_user_error(kind, **facts) as raised:
         pile(tmp_path, **given).datasets()
     assert "\n" not in str(raised.value)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import errors, required_modules
 
-required_modules.need("jax", "paxml")
+required_modules.need_modules("jax", "paxml")
 
 import fiddle as fdl
 import jax.numpy as jnp
@@ -274,7 +274,7 @@ def test_a_wrong_experiment_is_one_line_and_status_2(
 
 def test_praxis_1_4_has_no_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment.Experiment, "MODEL_CLASS", models.LanguageModel)
-    with errors.refused(errors.UNSUPPORTED, where="Lambada126M", names="Praxis 1.4.0"):
+    with errors.expect_user_error(errors.UNSUPPORTED, where="Lambada126M", names="Praxis 1.4.0"):
         _make_experiment("Lambada126M").task()
 
 
@@ -287,7 +287,7 @@ def test_praxis_1_4_needs_glam_with_repeated_layers(monkeypatch: pytest.MonkeyPa
         return whole(**more)
 
     monkeypatch.setattr(praxis_glam, "GlamUniTransformerLmHParams", old)
-    with errors.refused(
+    with errors.expect_user_error(
         errors.UNSUPPORTED, where="USE_REPEATED_LAYER=False", names=("Praxis 1.4.0", "GLaM")
     ):
         _make_experiment("SyntheticGLaM126M64E", NUM_EXPERTS=4).task()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import errors, required_modules
 
-required_modules.need("jax", "praxis")
+required_modules.need_modules("jax", "praxis")
 
 from rosetta.data import pipeline
 from rosetta.pax import inputs
@@ -20,7 +20,7 @@ from tests.support import corpora
 if TYPE_CHECKING:
     from pathlib import Path
 
-DOCS = corpora.documents(120)
+DOCS = corpora.make_documents(120)
 BOOLQ: list[dict[str, Any]] = [
     {"passage": f"Sheep number {n}.", "question": f"is it {n}", "label": n % 2} for n in range(11)
 ]
@@ -28,7 +28,7 @@ BOOLQ: list[dict[str, Any]] = [
 
 @pytest.fixture
 def text(tmp_path: Path) -> str:
-    return corpora.text(tmp_path / "text", DOCS)
+    return corpora.write_text_files(tmp_path / "text", DOCS)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_rows_are_assigned_to_hosts_as_upstream_does(
 def test_rows_that_do_not_divide_among_hosts_are_refused(
     percore: Any, devices: int, processes: int
 ) -> None:
-    with errors.refused(errors.INVALID, where=f"PERCORE_BATCH_SIZE={percore}"):
+    with errors.expect_user_error(errors.INVALID, where=f"PERCORE_BATCH_SIZE={percore}"):
         inputs.assign_rows(percore, devices, processes)
 
 
@@ -166,9 +166,9 @@ def test_another_batch_goes_on_with_the_next_example_and_another_seed_does_not(
     smaller.set_state(state)
     assert "the batch was 4, now 2: from step 1 on with example 4" in capsys.readouterr().out
     assert (np.concatenate([smaller.get_next().ids, smaller.get_next().ids]) == rest.ids).all()
-    with errors.refused(errors.DIFFERS, where="the data's seed", value=4, names="3"):
+    with errors.expect_user_error(errors.DIFFERS, where="the data's seed", value=4, names="3"):
         train(text, input_random_seed=4).set_state(state)
-    with errors.refused(errors.DIFFERS, where="DATA=text:", names=("targets 32", "16")):
+    with errors.expect_user_error(errors.DIFFERS, where="DATA=text:", names=("targets 32", "16")):
         train(text, seq_len=16).set_state(state)
 
 
@@ -218,7 +218,7 @@ def test_evaluation_stops_after_eval_batches(boolq: str) -> None:
     assert len(every(evaluate(boolq, eval_batches=2))) == 2
     assert len(every(evaluate(boolq, eval_batches=9))) == 3
     assert len(every(evaluate("synthetic", objective="lm", vocab="ids:50", eval_batches=2))) == 2
-    with errors.refused(errors.UNSUPPORTED, where="EVAL_DATA=synthetic"):
+    with errors.expect_user_error(errors.UNSUPPORTED, where="EVAL_DATA=synthetic"):
         evaluate("synthetic", objective="lm", vocab="ids:50")
 
 
@@ -262,7 +262,7 @@ def test_unusable_data_is_one_line(
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "short.txt").write_text("three short words\n")
     (tmp_path / "one.jsonl").write_text(json.dumps(BOOLQ[0]) + "\n")
-    with errors.refused(kind, **facts) as raised:
+    with errors.expect_user_error(kind, **facts) as raised:
         train(
             data.format(folder=tmp_path),
             **{name: value.format(folder=tmp_path) for name, value in more.items()},

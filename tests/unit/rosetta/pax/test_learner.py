@@ -207,7 +207,7 @@ def test_a_learner_checks_that_its_devices_have_fp8(monkeypatch: pytest.MonkeyPa
         raise UserError("", "ENABLE_FP8", "", kind=errors.UNSUPPORTED, value=len(devices))
 
     monkeypatch.setattr(fp8, "require_fp8", refuse)
-    with errors.refused(errors.UNSUPPORTED, where="ENABLE_FP8", value=len(jax.devices())):
+    with errors.expect_user_error(errors.UNSUPPORTED, where="ENABLE_FP8", value=len(jax.devices())):
         _make_learner(learner.Learner)
 
 
@@ -249,7 +249,7 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(count: int) -> None:
 
 def test_a_batch_that_does_not_divide_is_one_line() -> None:
     rows = py_utils.NestedMap(x=jnp.ones((6, 4)), weights=jnp.ones(6))
-    with errors.refused(errors.INVALID, where="NUM_MICROBATCHES", value=4, names="6"):
+    with errors.expect_user_error(errors.INVALID, where="NUM_MICROBATCHES", value=4, names="6"):
         pax_fiddle.build(pax_fiddle.Config(learner.Microbatches, count=4)).grad_fn(
             _compute_loss, {"w": jnp.ones(4)}, ({}, rows), jax.random.PRNGKey(0)
         )

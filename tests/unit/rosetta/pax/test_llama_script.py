@@ -8,7 +8,7 @@ import time
 
 from tests.support import t5x_scripts
 from tests.support.pax_scripts import BOOLQ, H100, SCRIPTS, SLURM, Place, place_
-from tests.support.t5x_scripts import hyper
+from tests.support.t5x_scripts import read_fiddle_settings
 
 __all__ = ["place_"]  # a fixture
 
@@ -26,7 +26,7 @@ class TestLlama:
         job = f"--job_log_dir={place.work}/logs/llama-LLaMA7B-mbs-2-te-0-lora-0"
         assert job in trained.argv
         assert job in evaluated.argv
-        found = hyper(trained.argv)
+        found = read_fiddle_settings(trained.argv)
         assert found == {
             "PERCORE_BATCH_SIZE": "2",
             "MAX_SEQ_LEN": "4096",
@@ -39,7 +39,7 @@ class TestLlama:
             "LR_COS_WARMUP": "500",
             "CHECKPOINT_RESTORE_PATH": f'"{place.work}/weights/checkpoints"',
         }
-        assert "CHECKPOINT_RESTORE_PATH" not in hyper(evaluated.argv)
+        assert "CHECKPOINT_RESTORE_PATH" not in read_fiddle_settings(evaluated.argv)
         log = (place.work / "logs" / "logs" / "llama-LLaMA7B-mbs-2-te-0-lora-0.txt").read_text()
         assert log.count("the trainer's words") == 2
 

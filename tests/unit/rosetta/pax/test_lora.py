@@ -133,7 +133,7 @@ def test_repeated_layers_are_merged() -> None:
 
 def test_only_adapters_and_fp8_state_are_trained() -> None:
     run = pax_training.Run(
-        pax_training.experiment(
+        pax_training.make_experiment(
             "gqa", USE_LORA=True, LORA_RANK=4, USE_FP8=True, USE_REPEATED_LAYER=True
         )
     )
@@ -158,12 +158,15 @@ def test_only_adapters_and_fp8_state_are_trained() -> None:
 
 def test_a_model_equals_one_with_merged_weights() -> None:
     run = pax_training.Run(
-        pax_training.experiment("llama", USE_LORA=True, LORA_RANK=4, USE_REPEATED_LAYER=True)
+        pax_training.make_experiment("llama", USE_LORA=True, LORA_RANK=4, USE_REPEATED_LAYER=True)
     )
     run.steps(2)
-    plain = pax_training.Run(pax_training.experiment("llama", USE_REPEATED_LAYER=True))
-    before = plain.logits(pax_training.batch(9))
+    plain = pax_training.Run(pax_training.make_experiment("llama", USE_REPEATED_LAYER=True))
+    before = plain.logits(pax_training.make_batch(9))
     plain.state = plain.state.replace(mdl_vars=lora.merge(run.state.mdl_vars))
-    found, expected = plain.logits(pax_training.batch(9)), run.logits(pax_training.batch(9))
+    found, expected = (
+        plain.logits(pax_training.make_batch(9)),
+        run.logits(pax_training.make_batch(9)),
+    )
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert np.max(np.abs(found - before)) > 1e-2  # another model than it was

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import required_modules
 
-required_modules.need("paxml")
+required_modules.need_modules("paxml")
 
 import jax
 from paxml import programs as upstream

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import errors, required_modules
 
-required_modules.need("jax", "paxml")
+required_modules.need_modules("jax", "paxml")
 
 import jax
 from absl import flags
@@ -60,7 +60,7 @@ def test_a_path_without_checkpoint_is_refused(run: Path, tmp_path: Path) -> None
         run / "checkpoints/checkpoint_00000300",
         run / "checkpoints/checkpoint_00000300.tmp",
     ):
-        with errors.refused(errors.MISSING, names="checkpoint_N") as caught:
+        with errors.expect_user_error(errors.MISSING, names="checkpoint_N") as caught:
             restore.locate_checkpoint(str(path))
         assert caught.value.where == f"CHECKPOINT_RESTORE_PATH={path}"
 
@@ -138,7 +138,7 @@ def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
     checkpoint = _save_metadata(tmp_path / "run" / "checkpoints" / "checkpoint_00000002", wide)
     folder = str(checkpoint.parent)
     small = _make_experiment("Synthetic126M", USE_REPEATED_LAYER=False)
-    with errors.refused(
+    with errors.expect_user_error(
         errors.DIFFERS, where="checkpoint_00000002", names=("final_ln.bias", "[128]", "[64]", "25")
     ) as caught:
         restore.check_first_checkpoint(small, folder, trains=True)
@@ -147,7 +147,7 @@ def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
         restore.check_first_checkpoint(small, folder, trains=False)
     assert (caught.value.where, "another folder" in caught.value.do) == (str(checkpoint), False)
     small.CHECKPOINT_RESTORE_PATH = str(tmp_path / "run")
-    with errors.refused(
+    with errors.expect_user_error(
         errors.DIFFERS, where="checkpoint_00000002", remedy="CHECKPOINT_IGNORE_RULES"
     ) as caught:
         restore.check_first_checkpoint(small, str(tmp_path / "new"), trains=True)
@@ -157,7 +157,9 @@ def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
     )  # an evaluation does not begin with it
     small.CHECKPOINT_IGNORE_RULES = [".*"]
     restore.check_first_checkpoint(small, str(tmp_path / "new"), trains=True)
-    with errors.refused(errors.DIFFERS, where="checkpoint_00000002", names=("x_layers_1", "11")):
+    with errors.expect_user_error(
+        errors.DIFFERS, where="checkpoint_00000002", names=("x_layers_1", "11")
+    ):
         restore.check_first_checkpoint(
             _make_experiment(
                 "Synthetic126M",
@@ -179,13 +181,15 @@ def test_variables_of_switches_may_come_and_go(tmp_path: Path) -> None:
     plain = _make_experiment("SyntheticLLaMA7B", CHECKPOINT_RESTORE_PATH=str(checkpoint))
     restore.check_first_checkpoint(plain, str(tmp_path / "new"), trains=True)
     restore.check_first_checkpoint(plain, str(checkpoint.parent), trains=False)
-    with errors.refused(errors.DIFFERS, where="checkpoint_00000002", names="einsum"):
+    with errors.expect_user_error(errors.DIFFERS, where="checkpoint_00000002", names="einsum"):
         restore.check_first_checkpoint(plain, str(checkpoint.parent), trains=True)
     _save_metadata(tmp_path / "plain" / "checkpoint_00000002", _make_experiment("SyntheticLLaMA7B"))
     rich.CHECKPOINT_RESTORE_PATH = str(tmp_path / "plain")
     restore.check_first_checkpoint(rich, str(tmp_path / "new"), trains=True)
     rich.LORA_RANK = 4
-    with errors.refused(errors.DIFFERS, where="checkpoint_00000002", names=("lora_a", "8]", "4]")):
+    with errors.expect_user_error(
+        errors.DIFFERS, where="checkpoint_00000002", names=("lora_a", "8]", "4]")
+    ):
         restore.check_first_checkpoint(rich, str(checkpoint.parent), trains=True)
 
 

@@ -51,7 +51,7 @@ def _list_classes(task: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("repeated", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_with_all_switches_off_nothing_is_changed(family: str, repeated: bool) -> None:
-    made = pax_training.experiment(family, USE_REPEATED_LAYER=repeated)
+    made = pax_training.make_experiment(family, USE_REPEATED_LAYER=repeated)
     task = made.task()
     before = printing.as_str_flattened(task)
     assert made.apply_switches(task) is task
@@ -67,7 +67,7 @@ def test_fp8_is_for_every_projection(
 ) -> None:
     monkeypatch.setattr(transformer_engine, "require_transformer_engine", lambda: "2.20.2")
     asked = {"USE_FP8": True} if by == "xla" else {"ENABLE_TE": 1, "ENABLE_FP8": "1"}
-    task = pax_training.experiment(family, USE_REPEATED_LAYER=repeated, **asked).task()
+    task = pax_training.make_experiment(family, USE_REPEATED_LAYER=repeated, **asked).task()
     layer = _find_layer(task)
     projections = [
         getattr(layer.tr_atten_tpl, name)
@@ -103,7 +103,7 @@ def test_attention_has_the_chosen_class(
     monkeypatch: pytest.MonkeyPatch, family: str, asked: Any, by: str, packed: bool
 ) -> None:
     monkeypatch.setattr(transformer_engine, "require_transformer_engine", lambda: "2.20.2")
-    task = pax_training.experiment(
+    task = pax_training.make_experiment(
         family, FPROP_DTYPE="bfloat16", PACKED_INPUT=packed, **asked
     ).task()
     layer = _find_layer(task).tr_atten_tpl
@@ -118,7 +118,7 @@ def test_attention_has_the_chosen_class(
 @pytest.mark.parametrize("family", FAMILIES[:-1])
 @pytest.mark.parametrize("asked", choices.LORA_LAYERS)
 def test_what_lora_adapts(family: str, asked: str) -> None:
-    task = pax_training.experiment(
+    task = pax_training.make_experiment(
         family, USE_LORA=True, LORA_RANK=3, LORA_TARGET_LAYERS=asked
     ).task()
     found = {
@@ -132,7 +132,7 @@ def test_what_lora_adapts(family: str, asked: str) -> None:
 
 
 def test_switches_together() -> None:
-    task = pax_training.experiment(
+    task = pax_training.make_experiment(
         "gqa",
         USE_LORA=True,
         USE_FP8=True,
@@ -152,7 +152,7 @@ def test_switches_together() -> None:
         task.train.learner.stochastic_gradient.by_weight,
     ) == (4, True)
     assert (
-        not pax_training.experiment("glam", NUM_MICROBATCHES=2)
+        not pax_training.make_experiment("glam", NUM_MICROBATCHES=2)
         .task()
         .train.learner.stochastic_gradient.by_weight
     )
@@ -179,7 +179,7 @@ def test_switches_are_resolved(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    found = pax_training.experiment("gpt", **given).resolve_switches()
+    found = pax_training.make_experiment("gpt", **given).resolve_switches()
     assert (found.fp8, found.attention) == expected
 
 
@@ -194,14 +194,16 @@ def test_a_switch_takes_every_word_of_a_truth_value(
         if is_variable:
             monkeypatch.setenv(name, word)
         given = {} if is_variable else {name: word}
-        found: switches.ChosenSwitches = pax_training.experiment("gpt", **given).resolve_switches()
+        found: switches.ChosenSwitches = pax_training.make_experiment(
+            "gpt", **given
+        ).resolve_switches()
         return found
 
     assert chosen("1") != chosen("0")
     assert {chosen(word) for word in ("on", "True", " yes ")} == {chosen("1")}
     assert {chosen(word) for word in ("off", "FALSE", " no ")} == {chosen("0")}
     for word in ("maybe", "2", "o n"):
-        with errors.refused(errors.INVALID, where=name, value=word):
+        with errors.expect_user_error(errors.INVALID, where=name, value=word):
             chosen(word)
 
 
@@ -257,22 +259,24 @@ def test_a_switch_takes_every_word_of_a_truth_value(
 def test_wrong_switches_are_refused(
     family: str, given: Any, kind: str, facts: dict[str, Any]
 ) -> None:
-    with errors.refused(kind, **facts) as problem:
-        pax_training.experiment(family, **given).task()
+    with errors.expect_user_error(kind, **facts) as problem:
+        pax_training.make_experiment(family, **given).task()
     assert "\n" not in str(problem.value)
 
 
 def test_a_missing_transformer_engine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformer_engine, "find_installed_version", lambda: None)
     monkeypatch.setenv("ENABLE_TE", "1")
-    with errors.refused(errors.MISSING, where="Transformer Engine"):
-        pax_training.experiment("gpt").task()
+    with errors.expect_user_error(errors.MISSING, where="Transformer Engine"):
+        pax_training.make_experiment("gpt").task()
 
 
 def test_a_pipeline_is_refused() -> None:
-    made = pax_training.experiment("gpt", USE_FP8=False)
+    made = pax_training.make_experiment("gpt", USE_FP8=False)
     task = made.task()
     task.model.lm_tpl.stacked_transformer_tpl = fdl.Config(transformers.PipelinedTransformer)
     made.USE_FP8 = True
-    with errors.refused(errors.UNSUPPORTED, where="the switches", names="PipelinedTransformer"):
+    with errors.expect_user_error(
+        errors.UNSUPPORTED, where="the switches", names="PipelinedTransformer"
+    ):
         made.apply_switches(task)

@@ -32,7 +32,7 @@ def axes() -> set[str]:
 def _compute_gradients(family: str, start: Any = None, **switches: Any) -> tuple[Any, Any, Any]:
     """A step's loss, the parameters before it, and the run."""
     run = pax_training.Run(
-        pax_training.experiment(
+        pax_training.make_experiment(
             family,
             **{"NUM_LAYERS": 2, "USE_REPEATED_LAYER": True, "FPROP_DTYPE": "bfloat16", **switches},
         ),

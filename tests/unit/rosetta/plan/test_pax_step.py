@@ -48,15 +48,15 @@ def _plan(*words: str) -> tuple[int, Any]:
 
 
 def _needed() -> None:
-    required_modules.need("paxml", "praxis")
+    required_modules.need_modules("paxml", "praxis")
     if not any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         pytest.skip("NOT CHECKED: needs an environment of pax for cuda12 or cuda13")
 
 
 def test_sizes() -> None:
     """A stack of 3 kernels of 8 x 16 over a mesh of 2 x 4: kept, gathered over either axis, over both; one layer of each; dimensions in one."""
-    jax = required_modules.need("jax")
-    required_modules.need("paxml")
+    jax = required_modules.need_modules("jax")
+    required_modules.need_modules("paxml")
     from rosetta.plan import pax_step
 
     spec = jax.sharding.PartitionSpec

@@ -46,7 +46,9 @@ def test_a_gpu_that_the_installed_cuda_does_not_support(monkeypatch: pytest.Monk
     plugin = SimpleNamespace(metadata={"Name": "jax-cuda13-plugin"})
     monkeypatch.setattr(metadata, "distributions", lambda: [plugin])
     t5x_step.require_compiler(gpus.GPUS["a100"])
-    with errors.refused(errors.UNSUPPORTED, where="--card v100", value="v100", remedy="cuda12"):
+    with errors.expect_user_error(
+        errors.UNSUPPORTED, where="--card v100", value="v100", remedy="cuda12"
+    ):
         t5x_step.require_compiler(gpus.GPUS["v100"])
     plugin.metadata["Name"] = "jax-cuda12-plugin"
     t5x_step.require_compiler(gpus.GPUS["v100"])
@@ -54,7 +56,7 @@ def test_a_gpu_that_the_installed_cuda_does_not_support(monkeypatch: pytest.Monk
 
 def test_a_step_in_fp8() -> None:
     """Every projection's forward, dgrad and wgrad is an FP8 call; what is left are the logits; attention is cuDNN's."""
-    required_modules.need("t5x", "seqio")
+    required_modules.need_modules("t5x", "seqio")
     if not any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         pytest.skip("NOT CHECKED: needs an environment for cuda12 or cuda13")
     sizes = (

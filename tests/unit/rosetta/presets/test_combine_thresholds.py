@@ -26,7 +26,7 @@ def test_a_layer_is_split_by_tensor_and_kept_by_fsdp() -> None:
     ],
 )
 def test_the_parameters_of_a_layer(name: str, model: str, parameters: int) -> None:
-    found = resolved_presets.resolve(name)
+    found = resolved_presets.resolve_settings(name)
     assert (
         combine_thresholds.derive_thresholds(found, model, {"ici": [1, 1, 1], "dcn": [1, 1, 1]}, 1)[
             "xla_gpu_all_reduce_combine_threshold_bytes"
@@ -37,19 +37,22 @@ def test_the_parameters_of_a_layer(name: str, model: str, parameters: int) -> No
 
 def test_meshes_and_switches_split_the_layers() -> None:
     whole = combine_thresholds.derive_thresholds(
-        resolved_presets.resolve("gpt-5b"), "Pile5B", {"ici": [1, 1, 1], "dcn": [1, 1, 1]}, 1
+        resolved_presets.resolve_settings("gpt-5b"),
+        "Pile5B",
+        {"ici": [1, 1, 1], "dcn": [1, 1, 1]},
+        1,
     )
     split = combine_thresholds.derive_thresholds(
-        resolved_presets.resolve("gpt-5b"), "Pile5B", PAX, 16
+        resolved_presets.resolve_settings("gpt-5b"), "Pile5B", PAX, 16
     )
     name = "xla_gpu_reduce_scatter_combine_threshold_bytes"
     assert split[name] == whole[name] // 16
     plain, sharded = (
         combine_thresholds.derive_thresholds(
-            resolved_presets.resolved("t5x-large"), "large", {}, 64
+            resolved_presets.resolve_described("t5x-large"), "large", {}, 64
         ),
         combine_thresholds.derive_thresholds(
-            resolved_presets.resolved("t5x-large", FSDP="1", TP_SIZE="2"), "large", {}, 64
+            resolved_presets.resolve_described("t5x-large", FSDP="1", TP_SIZE="2"), "large", {}, 64
         ),
     )
     assert sharded[name] == plain[name] // 2 // 32
@@ -57,17 +60,19 @@ def test_meshes_and_switches_split_the_layers() -> None:
 
 @pytest.mark.parametrize("model", ["mine.Big", "mine.Pile5B"])
 def test_the_layers_of_a_user_experiment_are_not_known(model: str) -> None:
-    with errors.refused(
+    with errors.expect_user_error(
         errors.MISSING,
         where="combine: layers",
         names=(model, "MODEL_DIMS"),
         remedy="xla_gpu_all_reduce_combine_threshold_bytes",
     ):
-        combine_thresholds.derive_thresholds(resolved_presets.resolve("gpt-5b"), model, PAX, 16)
+        combine_thresholds.derive_thresholds(
+            resolved_presets.resolve_settings("gpt-5b"), model, PAX, 16
+        )
 
 
 def test_a_missing_mesh_is_refused() -> None:
-    with errors.refused(errors.MISSING, where="combine: layers", names="mesh.ici"):
+    with errors.expect_user_error(errors.MISSING, where="combine: layers", names="mesh.ici"):
         combine_thresholds.derive_thresholds(
-            resolved_presets.resolve("gpt-5b"), "Pile5B", {"dcn": [1, 2, 1]}, 16
+            resolved_presets.resolve_settings("gpt-5b"), "Pile5B", {"dcn": [1, 2, 1]}, 16
         )

@@ -10,7 +10,7 @@ from rosetta import cli
 from rosetta.core import gpu_query, run_description
 from rosetta.pax.run import hyper_parameters
 from tests.support import errors
-from tests.support.resolved_presets import GPUS, write
+from tests.support.resolved_presets import GPUS, write_preset
 
 ROOT = Path(__file__).parents[4]
 SECRET = "hunter2-hunter2"  # noqa: S105 (none)
@@ -121,7 +121,7 @@ def test_the_gpu_is_the_detected_one_or_the_sites_and_none_on_the_cpu(
         here["values"]["precision"]["value"],
         here["config"]["network.T5Config.attention"]["value"],
     ) == ("h100", "fp8-xla", '"cudnn"')
-    for site in ("", write(tmp_path, "accelerator: h100\n", "site.yaml")):
+    for site in ("", write_preset(tmp_path, "accelerator: h100\n", "site.yaml")):
         monkeypatch.setenv("ROSETTA_SITE", site)
         for variable, words in (("cpu", ()), ("", ("JAX_PLATFORMS=cpu",))):
             monkeypatch.setenv("JAX_PLATFORMS", variable)
@@ -140,7 +140,7 @@ def test_the_gpu_is_the_detected_one_or_the_sites_and_none_on_the_cpu(
         found["config"]["network.T5Config.attention"]["value"],
         found["run"]["env"]["JAX_PLATFORMS"],
     ) == ('"cudnn"', ""), "its run is not one on the CPU"
-    with errors.reported(errors.CONFLICT, where="JAX_PLATFORMS=cpu", value="a100"):
+    with errors.expect_reported_error(errors.CONFLICT, where="JAX_PLATFORMS=cpu", value="a100"):
         assert cli.main(["explain", "t5x-small", "JAX_PLATFORMS=cpu", "--accelerator", "a100"]) == 2
     capsys.readouterr()
     assert explained(capsys, "t5x-small", "JAX_PLATFORMS=")["accelerator"] == "h100", (
@@ -266,7 +266,7 @@ def test_without_a_preset_all_presets_are_listed(capsys: pytest.CaptureFixture[s
 def test_an_error_is_one_line(
     capsys: pytest.CaptureFixture[str], words: list[str], kind: str, facts: dict[str, Any]
 ) -> None:
-    with errors.reported(kind, **facts):
+    with errors.expect_reported_error(kind, **facts):
         assert cli.main(["explain", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("rosetta: ")

@@ -65,7 +65,7 @@ class TestWithJax:
 
     @pytest.fixture(autouse=True)
     def jax(self) -> None:
-        required_modules.need("jax")
+        required_modules.need_modules("jax")
 
     @pytest.mark.parametrize("framework", schema.FRAMEWORKS)
     def test_xla_accepts_every_flag_of_every_preset(self, framework: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from rosetta.core import xla_flags
 from rosetta.presets import launch_flags
 from tests.support import errors
-from tests.support.resolved_presets import GPUS, write
+from tests.support.resolved_presets import GPUS, write_preset
 
 
 def used(
@@ -116,9 +116,9 @@ def test_a_preset_by_name_or_file(tmp_path: Path) -> None:
     threshold = "--xla_gpu_all_reduce_combine_threshold_bytes=33554432"
     assert threshold not in used().flags
     assert threshold in used({"ROSETTA_PRESET": "gpt-126m"}).flags
-    mine = write(tmp_path, "extends: gpt-5b\nenv: {NCCL_DEBUG: WARN}\n")
+    mine = write_preset(tmp_path, "extends: gpt-5b\nenv: {NCCL_DEBUG: WARN}\n")
     assert used({"ROSETTA_PRESET": mine}).env["NCCL_DEBUG"] == "WARN"
-    with errors.refused(
+    with errors.expect_user_error(
         errors.CONFLICT, where="ROSETTA_PRESET=t5x-large", names="t5x", remedy="pax"
     ):
         used({"ROSETTA_PRESET": "t5x-large"})
@@ -127,7 +127,7 @@ def test_a_preset_by_name_or_file(tmp_path: Path) -> None:
 def test_switches_by_variable() -> None:
     assert "--xla_gpu_deterministic_ops=true" in used({"ROSETTA_WITH": "deterministic, pgle"}).flags
     assert used({"ROSETTA_WITH": "pgle"}).env["JAX_ENABLE_PGLE"] == "true"
-    with errors.refused(errors.UNKNOWN, where="ROSETTA_WITH", value="deterministc"):
+    with errors.expect_user_error(errors.UNKNOWN, where="ROSETTA_WITH", value="deterministc"):
         used({"ROSETTA_WITH": "deterministc"})
 
 
@@ -144,7 +144,7 @@ def test_the_cpu_gets_flags_and_no_variables_of_cuda() -> None:
 
 
 def test_the_site_and_layers(tmp_path: Path) -> None:
-    site = write(tmp_path, "combine: layers\nenv: {NCCL_SOCKET_IFNAME: ib0}\n")
+    site = write_preset(tmp_path, "combine: layers\nenv: {NCCL_SOCKET_IFNAME: ib0}\n")
     found = used({"ROSETTA_SITE": site}, mesh={"ici": [1, 8, 1], "dcn": [1, 1, 1]}, devices=8)
     assert found.env["NCCL_SOCKET_IFNAME"] == "ib0"
     assert (

@@ -183,8 +183,8 @@ def test_every_preset_has_an_existing_model() -> None:
 def test_an_invalid_file_is_reported_with_line_and_key(
     tmp_path: Path, text: str, kind: str, facts: dict[str, Any]
 ) -> None:
-    file = resolved_presets.write(tmp_path, text)
-    with errors.refused(kind, **facts) as error:
+    file = resolved_presets.write_preset(tmp_path, text)
+    with errors.expect_user_error(kind, **facts) as error:
         preset_files.load_preset_chain(file)
     assert error.value.where.startswith(file)
     assert "\n" not in str(error.value)
@@ -194,14 +194,16 @@ def test_files_that_extend_each_other_are_refused(tmp_path: Path) -> None:
     one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
     one.write_text(f"extends: {two}\n")
     two.write_text(f"extends: {one}\n")
-    with errors.refused(errors.CONFLICT, where="one.yaml"):
+    with errors.expect_user_error(errors.CONFLICT, where="one.yaml"):
         preset_files.load_preset_chain(str(one))
 
 
 def test_unknown_names_and_missing_files_are_refused(tmp_path: Path) -> None:
-    with errors.refused(errors.UNKNOWN, where="preset", value="llama70b", remedy="llama-70b"):
+    with errors.expect_user_error(
+        errors.UNKNOWN, where="preset", value="llama70b", remedy="llama-70b"
+    ):
         preset_files.load_preset_chain("llama70b")
-    with errors.refused(errors.MISSING, where="gone.yaml", names="No such file"):
+    with errors.expect_user_error(errors.MISSING, where="gone.yaml", names="No such file"):
         preset_files.load_preset_chain(f"{tmp_path}/gone.yaml")
 
 
@@ -209,7 +211,7 @@ def test_the_sites_file_is_found_by_variable_or_home(tmp_path: Path) -> None:
     home = tmp_path / ".config" / "rosetta"
     home.mkdir(parents=True)
     (home / "site.yaml").write_text("gpus_per_node: 4\n")
-    elsewhere = resolved_presets.write(tmp_path, "gpus_per_node: 2\n")
+    elsewhere = resolved_presets.write_preset(tmp_path, "gpus_per_node: 2\n")
     environment = {"HOME": str(tmp_path)}
     assert preset_files.load_site_layer(environment).values["gpus_per_node"] == schema.Value(
         4, f"{home}/site.yaml:1"
@@ -222,7 +224,7 @@ def test_the_sites_file_is_found_by_variable_or_home(tmp_path: Path) -> None:
     )
     assert preset_files.load_site_layer({**environment, "ROSETTA_SITE": ""}).values == {}
     assert preset_files.load_site_layer({}).values == {}
-    with errors.refused(errors.MISSING, where="/nowhere.yaml"):
+    with errors.expect_user_error(errors.MISSING, where="/nowhere.yaml"):
         preset_files.load_site_layer({"ROSETTA_SITE": "/nowhere.yaml"})
     (home / "site.yaml").write_text("# nothing yet\n")
     assert preset_files.load_site_layer(environment).values == {}

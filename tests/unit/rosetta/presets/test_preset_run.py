@@ -11,7 +11,7 @@ from rosetta.pax.run import settings as pax_settings
 from rosetta.presets import preset_files, preset_run, t5x_model_options, user_settings
 from rosetta.t5x.run import settings as t5x_settings
 from tests.support import errors, resolved_presets
-from tests.support.resolved_presets import GPUS, NO_SITE, write
+from tests.support.resolved_presets import GPUS, NO_SITE, write_preset
 
 
 def described(
@@ -46,7 +46,7 @@ def described(
     ],
 )
 def test_numbers_are_those_that_the_scripts_accept(preset: str, name: str, text: str) -> None:
-    with errors.refused(errors.INVALID, where=name, value=text):
+    with errors.expect_user_error(errors.INVALID, where=name, value=text):
         preset_run.describe_run(
             preset, accelerator=None, settings={name: text}, environment={}, site=NO_SITE
         )
@@ -200,7 +200,7 @@ def test_hostile_values_arrive_as_they_are() -> None:
 
 def test_the_sites_card_mounts_and_settings(tmp_path: Path) -> None:
     text = "accelerator: b200\ngpus_per_node: 4\nmounts: [[/data, /opt/data]]\nenv: {NCCL_SOCKET_IFNAME: ib0}\naccelerators:\n  b200:\n    env: {NCCL_DEBUG: WARN}\n"
-    site = preset_files.load_site_layer({"ROSETTA_SITE": write(tmp_path, text)})
+    site = preset_files.load_site_layer({"ROSETTA_SITE": write_preset(tmp_path, text)})
     found = described("gpt-5b", accelerator=None, site=site)
     assert (
         found.gpus_per_node,
@@ -213,7 +213,7 @@ def test_the_sites_card_mounts_and_settings(tmp_path: Path) -> None:
 
 
 def test_a_preset_file_of_the_user(tmp_path: Path) -> None:
-    mine = write(
+    mine = write_preset(
         tmp_path,
         "about: tuned here\nextends: gpt-5b\nbatch: {per_gpu: 10}\nswitches: [double-buffering]\nfdl: {MAX_STEPS: 500}\n",
     )
@@ -225,20 +225,20 @@ def test_a_preset_file_of_the_user(tmp_path: Path) -> None:
 
 def test_an_invalid_setting_is_reported_at_its_place_in_the_file(tmp_path: Path) -> None:
     """A job would fail with it hours later."""
-    with errors.refused(errors.INVALID, where="FSDP", value="maybe"):
+    with errors.expect_user_error(errors.INVALID, where="FSDP", value="maybe"):
         described("t5x-small", FSDP="maybe")
-    with errors.refused(errors.INVALID, where="TRAIN_STEPS", value="1e3"):
+    with errors.expect_user_error(errors.INVALID, where="TRAIN_STEPS", value="1e3"):
         described("t5x-small", environment={"TRAIN_STEPS": "1e3"})
-    mine = write(tmp_path, 'extends: t5x-small\nsettings:\n  FSDP: "maybe"\n')
-    with errors.refused(errors.INVALID, where=("mine.yaml:3", "FSDP"), value="maybe"):
+    mine = write_preset(tmp_path, 'extends: t5x-small\nsettings:\n  FSDP: "maybe"\n')
+    with errors.expect_user_error(errors.INVALID, where=("mine.yaml:3", "FSDP"), value="maybe"):
         described(mine)
     assert described(mine, FSDP="on").env["FSDP"] == "on"
 
 
 def test_a_user_experiment_may_have_another_schedule(tmp_path: Path) -> None:
     text = "extends: pax\nconfigs: [mine.Big]\nsettings: {CONFIG: mine.Big, LR_SCHEDULE: cyclic}\n"
-    assert described(write(tmp_path, text)).env["LR_SCHEDULE"] == "cyclic"
-    with errors.refused(errors.INVALID, where="LR_SCHEDULE", value="cyclic"):
+    assert described(write_preset(tmp_path, text)).env["LR_SCHEDULE"] == "cyclic"
+    with errors.expect_user_error(errors.INVALID, where="LR_SCHEDULE", value="cyclic"):
         described("gpt-5b", LR_SCHEDULE="cyclic")
 
 
@@ -251,7 +251,9 @@ def test_thresholds_of_layers(tmp_path: Path) -> None:
     ]
     assert [found.xla_flags[name] for name in names] == [4 * layer, 2 * layer, 4 * layer // 8]
     assert found.origin[f"xla_flags.{names[0]}"] == "command line"
-    mine = write(tmp_path, f"extends: gpt-5b\ncombine: layers\nxla_flags: {{{names[0]}: 7}}\n")
+    mine = write_preset(
+        tmp_path, f"extends: gpt-5b\ncombine: layers\nxla_flags: {{{names[0]}: 7}}\n"
+    )
     assert described(mine).xla_flags[names[0]] == 7, "what a user's file says stands"
     assert described(mine).origin[f"xla_flags.{names[1]}"] == f"{mine}:2"
 
@@ -271,7 +273,7 @@ def test_base_flags_replace_the_presets_flags() -> None:
 
 
 def test_a_preset_without_a_model_is_refused() -> None:
-    with errors.refused(errors.MISSING, where="t5x", remedy="T5_SIZE="):
+    with errors.expect_user_error(errors.MISSING, where="t5x", remedy="T5_SIZE="):
         described("t5x")
-    with errors.refused(errors.CONFLICT, where="mesh.dcn=[1, 2, 1]", value=2, names="32"):
+    with errors.expect_user_error(errors.CONFLICT, where="mesh.dcn=[1, 2, 1]", value=2, names="32"):
         described("gpt-5b", DCN_MESH_SHAPE="[1,2,1]")

@@ -8,7 +8,7 @@ from rosetta.core import gpus
 from rosetta.core.gpu_query import DetectedGpu
 from rosetta.presets import preset_files, resolution, schema
 from tests.support import errors, resolved_presets
-from tests.support.resolved_presets import NO_SITE, resolve
+from tests.support.resolved_presets import NO_SITE, resolve_settings
 
 
 @pytest.mark.parametrize("name", resolved_presets.GPUS)
@@ -34,16 +34,18 @@ def test_no_gpu_has_no_accelerator() -> None:
 
 
 def test_a_gpu_takes_the_values_of_its_base(tmp_path: Path) -> None:
-    mine = resolved_presets.write(
+    mine = resolved_presets.write_preset(
         tmp_path, "extends: t5x-large\naccelerators:\n  h100: {batch: {per_gpu: 5}}\n"
     )
-    assert resolve(mine, "h100-nvl").get("batch.per_gpu") == 5
-    assert resolve(mine, "H100-NVL").get("batch.per_gpu") == 5
-    assert resolve(mine, "b200").get("batch.per_gpu") == 32
+    assert resolve_settings(mine, "h100-nvl").get("batch.per_gpu") == 5
+    assert resolve_settings(mine, "H100-NVL").get("batch.per_gpu") == 5
+    assert resolve_settings(mine, "b200").get("batch.per_gpu") == 32
 
 
 def test_the_usual_node_of_a_gpu_is_the_tables() -> None:
-    found = {name: resolve("t5x-large", name).values["gpus_per_node"] for name in gpus.GPUS}
+    found = {
+        name: resolve_settings("t5x-large", name).values["gpus_per_node"] for name in gpus.GPUS
+    }
     assert {name for name, each in found.items() if each.value != 8} == {"gh200", "gb200", "gb300"}
     assert (found["gb200"].value, found["gb200"].origin) == (4, "core/gpus.py: gb200")
     assert found["h100"].origin.startswith("presets/common.yaml:")
@@ -51,7 +53,7 @@ def test_the_usual_node_of_a_gpu_is_the_tables() -> None:
 
 def test_higher_layers_override_lower_ones(tmp_path: Path) -> None:
     path = "xla_flags.xla_gpu_all_reduce_combine_threshold_bytes"
-    mine = resolved_presets.write(
+    mine = resolved_presets.write_preset(
         tmp_path,
         "extends: gpt-126m\nxla_flags:\n  xla_gpu_all_reduce_combine_threshold_bytes: 3\naccelerators:\n  h100:\n    xla_flags: {xla_gpu_all_reduce_combine_threshold_bytes: 4}\n",
     )
@@ -81,7 +83,7 @@ def test_higher_layers_override_lower_ones(tmp_path: Path) -> None:
 
 
 def test_origins_name_the_line() -> None:
-    found = resolve("gpt-5b").values["nodes"]
+    found = resolve_settings("gpt-5b").values["nodes"]
     file, _, line = found.origin.partition(":")
     assert file == "presets/pax.yaml"
     assert (
@@ -92,25 +94,25 @@ def test_origins_name_the_line() -> None:
 
 def test_only_hopper_has_one_connection() -> None:
     name = "env.CUDA_DEVICE_MAX_CONNECTIONS"
-    with_one = {gpu for gpu in gpus.GPUS if resolve("gpt-5b", gpu).get(name) == "1"}
+    with_one = {gpu for gpu in gpus.GPUS if resolve_settings("gpt-5b", gpu).get(name) == "1"}
     assert with_one == {"h100", "h100-pcie", "h100-nvl", "h200", "h200-nvl", "gh200"}
 
 
 def test_null_removes_the_values_of_lower_layers(tmp_path: Path) -> None:
-    mine = resolved_presets.write(
+    mine = resolved_presets.write_preset(
         tmp_path, "extends: gpt-5b\nenv:\n  XLA_PYTHON_CLIENT_MEM_FRACTION: null\n"
     )
-    assert "env.XLA_PYTHON_CLIENT_MEM_FRACTION" not in resolve(mine).values
+    assert "env.XLA_PYTHON_CLIENT_MEM_FRACTION" not in resolve_settings(mine).values
 
 
 def test_xla_fp8_overrides_the_model_and_its_switches(tmp_path: Path) -> None:
-    mine = resolved_presets.write(
+    mine = resolved_presets.write_preset(
         tmp_path,
         "extends: gpt-5b\nswitches: [pipelined-collectives]\nxla_flags: {xla_gpu_enable_triton_gemm: true}\n",
     )
     plain, fp8 = (
-        resolve(mine).group("xla_flags"),
-        resolve(mine, precision="fp8-xla").group("xla_flags"),
+        resolve_settings(mine).group("xla_flags"),
+        resolve_settings(mine, precision="fp8-xla").group("xla_flags"),
     )
     names = (
         "xla_gpu_enable_triton_gemm",
@@ -124,9 +126,14 @@ def test_xla_fp8_overrides_the_model_and_its_switches(tmp_path: Path) -> None:
 
 def test_values_that_do_not_fit_a_version_are_left_out_and_reported() -> None:
     triton = "xla_flags.xla_gpu_enable_triton_gemm"
-    assert triton in resolve("t5x-large", precision="fp8-xla", versions=lambda _: None).values
-    assert triton in resolve("t5x-large", precision="fp8-xla", versions=lambda _: "0.12.0.1").values
-    ended = resolve("t5x-large", precision="fp8-xla", versions=lambda _: "0.13")
+    assert (
+        triton in resolve_settings("t5x-large", precision="fp8-xla", versions=lambda _: None).values
+    )
+    assert (
+        triton
+        in resolve_settings("t5x-large", precision="fp8-xla", versions=lambda _: "0.12.0.1").values
+    )
+    ended = resolve_settings("t5x-large", precision="fp8-xla", versions=lambda _: "0.13")
     assert triton not in ended.values
     assert [line.partition(": ")[2] for line in ended.left_out] == [
         f"{triton} is left out: not needed since jaxlib 0.13, and 0.13 is installed"
@@ -147,7 +154,7 @@ def test_values_that_do_not_fit_a_version_are_left_out_and_reported() -> None:
 
 
 def test_switches_add_up_and_null_removes_them(tmp_path: Path) -> None:
-    mine = resolved_presets.write(tmp_path, "extends: gpt-5b\nswitches: [pgle]\n")
+    mine = resolved_presets.write_preset(tmp_path, "extends: gpt-5b\nswitches: [pgle]\n")
     more = {"switches": schema.Value(["deterministic", "pgle"], "ROSETTA_WITH")}
     found = resolution.resolve_preset(
         mine, accelerator=None, environment=more, command_line={}, site=NO_SITE
@@ -174,7 +181,7 @@ def test_switches_add_up_and_null_removes_them(tmp_path: Path) -> None:
 
 def test_the_cache_folder_is_filled_in() -> None:
     asked = {"switches": schema.Value(["autotune-cache", "compilation-cache"], "command line")}
-    with errors.refused(
+    with errors.expect_user_error(
         errors.MISSING, where="presets/switches.yaml:", names="`cache`", remedy="cache: DIR"
     ):
         resolution.resolve_preset(
@@ -194,7 +201,9 @@ def test_the_cache_folder_is_filled_in() -> None:
 
 
 def test_unknown_switches_and_gpus_are_refused() -> None:
-    with errors.refused(errors.UNKNOWN, where="ROSETTA_WITH", value="fast", remedy="pgle"):
+    with errors.expect_user_error(
+        errors.UNKNOWN, where="ROSETTA_WITH", value="fast", remedy="pgle"
+    ):
         resolution.resolve_preset(
             "gpt-5b",
             accelerator=None,
@@ -202,12 +211,14 @@ def test_unknown_switches_and_gpus_are_refused() -> None:
             command_line={},
             site=NO_SITE,
         )
-    with errors.refused(errors.UNKNOWN, where="--accelerator", value="p100", remedy="a100"):
-        resolve("gpt-5b", "p100")
+    with errors.expect_user_error(
+        errors.UNKNOWN, where="--accelerator", value="p100", remedy="a100"
+    ):
+        resolve_settings("gpt-5b", "p100")
 
 
 @pytest.mark.parametrize("name", resolved_presets.MODELS)
 @pytest.mark.parametrize("accelerator", [None, *resolved_presets.DISTINCT_GPUS])
 def test_every_preset_resolves_for_every_kind_of_gpu(name: str, accelerator: str | None) -> None:
-    found = resolve(name, accelerator)
+    found = resolve_settings(name, accelerator)
     assert {"nodes", "gpus_per_node", "precision", "batch.per_gpu", "runs"} <= found.values.keys()

@@ -155,7 +155,7 @@ def test_refused(
     given: dict[str, str], kind: str, facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transformer_engine, "find_installed_version", lambda: None)
-    with errors.refused(kind, **facts):
+    with errors.expect_user_error(kind, **facts):
         t5x_model_options.choose_model_options(given, [A100], on_cpu=False)
 
 
@@ -165,7 +165,7 @@ def test_transformer_engine_computes_fp8_and_attention(monkeypatch: pytest.Monke
     assert (found.fp8, found.attention) == ("te", "te")
     assert choose(H100, ENABLE_TE="1", ATTENTION="cudnn").attention == "cudnn"
     assert choose(A100, ENABLE_TE="1").fp8 == "off"
-    with errors.refused(errors.UNSUPPORTED, where="ATTENTION=te", names="NVIDIA"):
+    with errors.expect_user_error(errors.UNSUPPORTED, where="ATTENTION=te", names="NVIDIA"):
         choose(on_cpu=True, ATTENTION="te")
-    with errors.refused(errors.CONFLICT, where="T5Config.scan_layers"):
+    with errors.expect_user_error(errors.CONFLICT, where="T5Config.scan_layers"):
         choose(H100, ENABLE_TE="1", SCAN_LAYERS="1")

@@ -107,5 +107,5 @@ def test_child_processes_see_the_cpu_or_the_first_gpu_only(
         for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
     } == {"JAX_PLATFORMS": "cuda", "CUDA_VISIBLE_DEVICES": "0"}
     monkeypatch.setenv(child_process.PLATFORM_VARIABLE, "tpu")
-    with errors.refused(errors.INVALID, where="ROSETTA_SELFTEST_PLATFORM", value="tpu"):
+    with errors.expect_user_error(errors.INVALID, where="ROSETTA_SELFTEST_PLATFORM", value="tpu"):
         child_process.make_environment(tmp_path)

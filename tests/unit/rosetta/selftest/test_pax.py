@@ -65,10 +65,15 @@ def test_losses_and_checkpoints_are_read(tmp_path: Path) -> None:
     assert tiny.framework == "pax"
     assert tiny.read_losses(tmp_path) == {}
     assert tiny.list_checkpoint_steps(tmp_path) == []
-    record = event_files.record(
-        5, 1.0, event_files.simple("loss", 2.0), event_files.simple("learning/lr", 1000.0)
+    record = event_files.encode_summary_event(
+        5,
+        1.0,
+        event_files.encode_simple_value("loss", 2.0),
+        event_files.encode_simple_value("learning/lr", 1000.0),
     )
-    event_files.append(tmp_path / "job" / "summaries" / "train" / "events.out.tfevents.1", record)
+    event_files.append_records(
+        tmp_path / "job" / "summaries" / "train" / "events.out.tfevents.1", record
+    )
     for folder in (
         "checkpoint_00000020/state",
         "checkpoint_00000000/state",

@@ -34,7 +34,7 @@ def test_the_modules_of_a_package_are_listed(
 
 
 def test_a_missing_package_is_refused() -> None:
-    with errors.refused(errors.MISSING, where="selftest", value="nowhere_to_be_found"):
+    with errors.expect_user_error(errors.MISSING, where="selftest", value="nowhere_to_be_found"):
         shipped_modules.list_modules("nowhere_to_be_found")
 
 
@@ -56,7 +56,7 @@ def test_an_entry_without_a_reason_is_refused(
 ) -> None:
     monkeypatch.setattr(shipped_modules, "KNOWN_FAILURES", tmp_path)
     (tmp_path / "t5x.yaml").write_text(text)
-    with errors.refused(errors.INVALID, where="t5x.yaml"):
+    with errors.expect_user_error(errors.INVALID, where="t5x.yaml"):
         shipped_modules.read_known_failures("t5x")
 
 

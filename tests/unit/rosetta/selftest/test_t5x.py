@@ -33,10 +33,13 @@ def test_losses_and_checkpoints_are_read(tmp_path: Path) -> None:
     assert tiny.read_losses(tmp_path) == {}
     assert tiny.list_checkpoint_steps(tmp_path) == []
     name = "loss_per_nonpadding_target_token"
-    record = event_files.record(
-        5, 1.0, event_files.simple(name, 2.0), event_files.simple("loss", 1000.0)
+    record = event_files.encode_summary_event(
+        5,
+        1.0,
+        event_files.encode_simple_value(name, 2.0),
+        event_files.encode_simple_value("loss", 1000.0),
     )
-    event_files.append(tmp_path / "model" / "train" / "events.out.tfevents.1", record)
+    event_files.append_records(tmp_path / "model" / "train" / "events.out.tfevents.1", record)
     for folder in (
         "checkpoint_20/state",
         "checkpoint_0/state",

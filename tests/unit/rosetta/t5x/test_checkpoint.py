@@ -74,14 +74,16 @@ def test_a_checkpoint_with_equal_shapes_is_accepted(
 
 
 def test_an_array_of_another_shape_is_named_with_both_shapes(saved: str, tmp_path: Path) -> None:
-    with errors.refused(
+    with errors.expect_user_error(
         errors.DIFFERS, where="checkpoint_5", names=("dense/kernel", "(8, 4)", "(16, 4)")
     ):
         _begin(Model(rows=16), saved, tmp_path)
 
 
 def test_a_missing_array_is_refused(saved: str, tmp_path: Path) -> None:
-    with errors.refused(errors.DIFFERS, where="checkpoint_5", names=("dense/weight", "(8, 4)")):
+    with errors.expect_user_error(
+        errors.DIFFERS, where="checkpoint_5", names=("dense/weight", "(8, 4)")
+    ):
         _begin(Model(name="weight"), saved, tmp_path)
 
 
@@ -95,7 +97,9 @@ def test_the_state_of_another_optimizer_is_refused(tmp_path: Path) -> None:
             }
         },
     )
-    with errors.refused(errors.DIFFERS, where="checkpoint_9", remedy="RESTORE_OPTIMIZER = False"):
+    with errors.expect_user_error(
+        errors.DIFFERS, where="checkpoint_9", remedy="RESTORE_OPTIMIZER = False"
+    ):
         _begin(Model(), f"{tmp_path}/checkpoint_9", tmp_path / "new", optimizer=True)
     _begin(Model(), f"{tmp_path}/checkpoint_9", tmp_path / "new", optimizer=False)
 
@@ -124,7 +128,7 @@ def test_shapes_of_t5xs_older_format(tmp_path: Path) -> None:
 
 
 def test_a_missing_checkpoint_is_refused(tmp_path: Path) -> None:
-    with errors.refused(errors.MISSING, where="checkpoint_9"):
+    with errors.expect_user_error(errors.MISSING, where="checkpoint_9"):
         _begin(Model(), f"{tmp_path}/checkpoint_9", tmp_path / "new", SCALED)
 
 
@@ -132,7 +136,7 @@ def test_a_run_whose_record_is_missing_is_not_resumed(saved: str, tmp_path: Path
     shutil.copytree(saved, tmp_path / "checkpoint_5")
     _begin(Model(), None, tmp_path)  # a folder that another program wrote
     checkpoint_record.ensure_run_name(str(tmp_path))
-    with errors.refused(errors.MISSING, where="checkpoint_5", names="rosetta.json"):
+    with errors.expect_user_error(errors.MISSING, where="checkpoint_5", names="rosetta.json"):
         _begin(Model(), None, tmp_path)
 
 
@@ -142,7 +146,7 @@ def test_a_damaged_checkpoint_is_refused_before_anything_is_compiled(
 ) -> None:
     shutil.copytree(saved, tmp_path / "run" / "checkpoint_5")
     (tmp_path / "run" / "checkpoint_5" / "state" / "manifest.ocdbt").write_bytes(b"")
-    with errors.refused(
+    with errors.expect_user_error(
         errors.DAMAGED, where="checkpoint_5", names="checkpoint_5", remedy="another folder"
     ):
         _begin(
@@ -157,12 +161,12 @@ def test_a_damaged_checkpoint_is_refused_before_anything_is_compiled(
 
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "checkpoint_9").mkdir()
-    with errors.refused(errors.DAMAGED, where="checkpoint_9", names="T5X"):
+    with errors.expect_user_error(errors.DAMAGED, where="checkpoint_9", names="T5X"):
         _begin(Model(), f"{tmp_path}/checkpoint_9", tmp_path / "new")
 
 
 def test_public_weights_are_not_scaled(saved: str, tmp_path: Path) -> None:
-    with errors.refused(errors.MISSING, where="checkpoint_5", names="scale_attn_logits"):
+    with errors.expect_user_error(errors.MISSING, where="checkpoint_5", names="scale_attn_logits"):
         _begin(Model(), saved, tmp_path, SCALED)
 
 
@@ -173,9 +177,9 @@ def test_the_record_decides_about_the_scale(saved: str, tmp_path: Path) -> None:
     )
     try:
         _begin(Model(), saved, tmp_path, SCALED)
-        with errors.refused(errors.DIFFERS, value=False, names="scale_attn_logits"):
+        with errors.expect_user_error(errors.DIFFERS, value=False, names="scale_attn_logits"):
             _begin(Model(), saved, tmp_path, PLAIN)
-        with errors.refused(errors.DIFFERS, value=False, names="scale_attn_logits"):
+        with errors.expect_user_error(errors.DIFFERS, value=False, names="scale_attn_logits"):
             _begin(Model(), None, Path(saved).parent, PLAIN)  # the same where a run goes on
     finally:
         told.unlink()
@@ -194,16 +198,16 @@ def test_another_vocabulary_is_refused(saved: str, tmp_path: Path) -> None:
         )
     )
     try:
-        with errors.refused(errors.DIFFERS, where="checkpoint_5", remedy="VOCAB"):
+        with errors.expect_user_error(errors.DIFFERS, where="checkpoint_5", remedy="VOCAB"):
             _begin(Model(), saved, tmp_path)
-        with errors.refused(errors.DIFFERS, where="checkpoint_5", remedy="VOCAB"):
+        with errors.expect_user_error(errors.DIFFERS, where="checkpoint_5", remedy="VOCAB"):
             _begin(Model(), None, Path(saved).parent)  # the same where a run goes on
     finally:
         told.unlink()
 
 
 def test_a_relative_folder_is_refused_before_training(saved: str) -> None:
-    with errors.refused(errors.INVALID, where="out", remedy="/out"):
+    with errors.expect_user_error(errors.INVALID, where="out", remedy="/out"):
         _begin(Model(), saved, Path("out"), checkpoint_cfg=SAVING)
 
 

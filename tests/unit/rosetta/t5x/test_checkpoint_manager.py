@@ -109,7 +109,7 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path: Path, folder: str, advice: s
     for file in (tmp_path / "run" / "checkpoint_5").rglob("d/*"):
         file.write_bytes(file.read_bytes()[:10])
     names = ("checkpoint_5", "checkpoint_4")
-    with errors.refused(errors.DAMAGED, names=names) as raised:
+    with errors.expect_user_error(errors.DAMAGED, names=names) as raised:
         _manager(tmp_path / folder, Model()).restore(path=f"{tmp_path}/run/checkpoint_5")
     assert raised.value.where.startswith(f"{tmp_path}/run/checkpoint_5/state/d/")
     assert advice in raised.value.do
@@ -181,9 +181,9 @@ def test_a_full_disk_is_reported_before_anything_is_written(
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
     assert not saver.save(Model().state(5))
     assert "0.0 MB are free; " in capsys.readouterr().err
-    with errors.refused(errors.FAILED, value=10):
+    with errors.expect_user_error(errors.FAILED, value=10):
         saver.save(Model().state(10))
-    with errors.refused(errors.FAILED, value=10):
+    with errors.expect_user_error(errors.FAILED, value=10):
         saver.close()
     assert run_folders.list_checkpoint_steps(str(tmp_path)) == []
 

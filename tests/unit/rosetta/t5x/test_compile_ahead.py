@@ -7,7 +7,7 @@ import pytest
 
 from tests.support import required_modules
 
-required_modules.need("jax")
+required_modules.need_modules("jax")
 
 import jax
 

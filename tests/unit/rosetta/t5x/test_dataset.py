@@ -21,7 +21,7 @@ from rosetta.data import objectives, pipeline, shuffling, task_records, vocabula
 from rosetta.t5x import dataset
 from tests.support import corpora, errors
 
-DOCS = corpora.documents(200)
+DOCS = corpora.make_documents(200)
 LENGTHS = {"inputs": 64, "targets": 32}
 MNLI: list[dict[str, Any]] = [
     {"premise": f"a premise {n}", "hypothesis": f"so {n}", "label": n % 3, "idx": n}
@@ -59,7 +59,7 @@ class Config:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("data")
-    corpora.text(made / "text", DOCS)
+    corpora.write_text_files(made / "text", DOCS)
     for name, rows in (("mnli", MNLI), ("squad", SQUAD), ("text_to_text", TEXT)):
         (made / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return made
@@ -135,7 +135,7 @@ def test_after_a_change_of_batch_size_the_next_example_follows(
         == first.batches.make_batch(6)["encoder_input_tokens"]
     ).all()
     opened(span_task, seed=3)
-    with errors.refused(errors.DIFFERS, where="the data's seed", value=3, names="0"):
+    with errors.expect_user_error(errors.DIFFERS, where="the data's seed", value=3, names="0"):
         dataset.set_resume_position(kept, 6)
 
 
@@ -169,7 +169,7 @@ def test_a_log_that_cannot_be_written_is_reported_before_training(
     span_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROSETTA_BATCH_LOG", str(tmp_path / "none" / "log"))
-    with errors.refused(errors.DENIED, where=f"ROSETTA_BATCH_LOG={tmp_path}/none/log"):
+    with errors.expect_user_error(errors.DENIED, where=f"ROSETTA_BATCH_LOG={tmp_path}/none/log"):
         opened(span_task)
 
 
@@ -181,11 +181,11 @@ def test_a_task_is_made_once_and_two_tasks_cannot_share_a_name(
         data, dataset.vocabulary("byte"), eval_data=data, name="spans", mean_noise_span_length=20.0
     )
     assert same is span_task
-    with errors.refused(errors.CONFLICT, where="dataset.task.name", value="spans"):
+    with errors.expect_user_error(errors.CONFLICT, where="dataset.task.name", value="spans"):
         dataset.task(data, dataset.vocabulary("byte"), name="spans")
-    with errors.refused(errors.UNKNOWN, where="DATA=task:nobodys"):
+    with errors.expect_user_error(errors.UNKNOWN, where="DATA=task:nobodys"):
         dataset.task("task:nobodys", dataset.vocabulary("byte"))
-    with errors.refused(errors.UNKNOWN, where="dataset.task.objective", value="denoise"):
+    with errors.expect_user_error(errors.UNKNOWN, where="dataset.task.objective", value="denoise"):
         dataset.task(data, dataset.vocabulary("byte"), objective="denoise")
 
 
@@ -264,9 +264,9 @@ def test_vocabularies_are_checked_before_a_compile(
         )
 
     dataset.verify_vocabularies(Config(span_task), model(384))
-    with errors.refused(errors.TOO_BIG, value=259, names="256"):
+    with errors.expect_user_error(errors.TOO_BIG, value=259, names="256"):
         dataset.verify_vocabularies(Config(span_task), model(256))
-    with errors.refused(
+    with errors.expect_user_error(
         errors.DIFFERS, names=("ByteVocabulary (259 ids)", "PassThroughVocabulary"), remedy="VOCAB"
     ):
         dataset.verify_vocabularies(Config(span_task), model(384, dataset.vocabulary("ids:384")))

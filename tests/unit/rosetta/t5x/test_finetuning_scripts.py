@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from tests.support import errors
-from tests.support.t5x_scripts import FINETUNE, Place, bindings, checkpoints, place_, snapshot
+from tests.support.t5x_scripts import (
+    FINETUNE,
+    Place,
+    make_checkpoint_folder,
+    place_,
+    read_gin_bindings,
+    read_text_files,
+)
 
 __all__ = ["place_"]  # a fixture
 
@@ -23,24 +30,26 @@ def finetune(place: Place, *more: str, **settings: str) -> tuple[dict[str, str],
     )
     assert ran.rc == 0, ran.err
     assert any(word.endswith("large_mnli2_finetune_adam.gin") for word in ran.argv)
-    return bindings(ran), ran.err
+    return read_gin_bindings(ran), ran.err
 
 
 def test_finetuning_reads_one_folder_and_writes_another(place: Place) -> None:
-    before = snapshot(checkpoints(place, "900000", "1000000", "9.orbax-checkpoint-tmp-1"))
+    before = read_text_files(
+        make_checkpoint_folder(place, "900000", "1000000", "9.orbax-checkpoint-tmp-1")
+    )
     found, _ = finetune(place, FT_STEPS="100")
     assert found["MODEL_DIR"] == f'"{place.work}/ft_mnli2_pre"'
     assert found["INITIAL_CHECKPOINT_PATH"] == f'"{place.work}/pre/checkpoint_1000000"'
     assert found["FT_STEPS"] == "100"
     assert "TRAIN_STEPS" not in found
-    assert snapshot(place.work / "pre") == before
+    assert read_text_files(place.work / "pre") == before
 
 
 def test_finetuning_started_again_starts_from_the_same_checkpoint(place: Place) -> None:
-    checkpoints(place, "900000")
+    make_checkpoint_folder(place, "900000")
     finetune(place)
-    checkpoints(place, "900100", name="ft_mnli2_pre")
-    checkpoints(place, "1000000")
+    make_checkpoint_folder(place, "900100", name="ft_mnli2_pre")
+    make_checkpoint_folder(place, "1000000")
     assert finetune(place)[0]["INITIAL_CHECKPOINT_PATH"].endswith('/pre/checkpoint_900000"')
     # Where nothing was saved yet, there is nothing to go on with.
     shutil.rmtree(place.work / "ft_mnli2_pre" / "checkpoint_900100")
@@ -48,19 +57,19 @@ def test_finetuning_started_again_starts_from_the_same_checkpoint(place: Place) 
 
 
 def test_finetuning_beside_the_pretrained_checkpoint_where_that_is_typed(place: Place) -> None:
-    before = snapshot(checkpoints(place, "1000000"))
+    before = read_text_files(make_checkpoint_folder(place, "1000000"))
     found, _ = finetune(place, "1", "false")
     assert found["MODEL_DIR"] == f'"{place.work}/pre"'
-    checkpoints(place, "1005000")
+    make_checkpoint_folder(place, "1005000")
     assert finetune(place, "1", "false")[0]["INITIAL_CHECKPOINT_PATH"].endswith(
         '/pre/checkpoint_1000000"'
     )
-    after = snapshot(place.work / "pre")
+    after = read_text_files(place.work / "pre")
     assert {name: after[name] for name in before} == before
 
 
 def test_finetuning_in_a_folder_for_each_run(place: Place) -> None:
-    checkpoints(place, "1000000")
+    make_checkpoint_folder(place, "1000000")
     assert (
         finetune(place, "1", "true", SLURM_JOB_ID="42")[0]["MODEL_DIR"]
         == f'"{place.work}/ft_mnli2_pre_42"'
@@ -69,13 +78,13 @@ def test_finetuning_in_a_folder_for_each_run(place: Place) -> None:
 
 
 def test_the_number_of_finetuning_steps(place: Place) -> None:
-    checkpoints(place, "1000000")
+    make_checkpoint_folder(place, "1000000")
     assert "FT_STEPS" not in finetune(place)[0], "the gin file's"
     assert finetune(place, TRAIN_STEPS="1006001")[0]["FT_STEPS"] == "6001"
 
 
 def test_finetuning_on_ones_own_data_is_not_evaluated_on_another(place: Place) -> None:
-    checkpoints(place, "1000000")
+    make_checkpoint_folder(place, "1000000")
     found, said = finetune(place, EVAL_DATA="")
     assert (
         found["EVAL_DATA"],
@@ -91,7 +100,7 @@ def test_finetuning_on_ones_own_data_is_not_evaluated_on_another(place: Place) -
 def test_finetuning_from_an_object_store_needs_a_folder_to_write_to(place: Place) -> None:
     words = [*FINETUNE[:6], "gs://bucket/pre"]
     data = f"jsonl:{place.work}/mnli.jsonl"
-    found = bindings(place.run("singlenode_ft_frompile.sh", *words, DATA=data))
+    found = read_gin_bindings(place.run("singlenode_ft_frompile.sh", *words, DATA=data))
     assert (found["MODEL_DIR"], found["INITIAL_CHECKPOINT_PATH"]) == (
         '"gs://bucket/ft_mnli2_pre"',
         '"gs://bucket/pre"',
@@ -153,24 +162,24 @@ def test_finetuning_from_an_object_store_needs_a_folder_to_write_to(place: Place
 def test_settings_that_finetuning_refuses(
     place: Place, words: tuple[str, ...], settings: dict[str, str], kind: str, facts: dict[str, Any]
 ) -> None:
-    checkpoints(place, "1000000")
-    checkpoints(place, "1000100", name="other")
+    make_checkpoint_folder(place, "1000000")
+    make_checkpoint_folder(place, "1000100", name="other")
     (place.work / "other" / "rosetta").mkdir()
     (place.work / "other" / "rosetta" / "start").write_text("/another/model/checkpoint_5")
-    before = snapshot(place.work)
+    before = read_text_files(place.work)
     ran = place.run(
         "singlenode_ft_frompile.sh",
         *words,
         **{"DATA": f"jsonl:{place.work}/mnli.jsonl", **settings},
     )
     assert (ran.rc, ran.argv) == (2, [])
-    errors.check(ran.error, kind, **facts)
+    errors.check_error(ran.error, kind, **facts)
     assert len(ran.err.splitlines()) == 1
-    assert snapshot(place.work) == before
+    assert read_text_files(place.work) == before
 
 
 def test_finetunings_warmup_counts_from_its_start(place: Place) -> None:
-    checkpoints(place, "1000000")
+    make_checkpoint_folder(place, "1000000")
     given = {
         "MODEL_DIR": "pre",
         "FT_TASK": "mnli2",
@@ -183,12 +192,12 @@ def test_finetunings_warmup_counts_from_its_start(place: Place) -> None:
         in place.run("multiprocess_ft_frompile.sh", **given).err
     )
     ran = place.run("multiprocess_ft_frompile.sh", **given, WARMUP_STEPS="100")
-    assert bindings(ran)["WARMUP_STEPS"] == "100"
+    assert read_gin_bindings(ran)["WARMUP_STEPS"] == "100"
     assert "still rises" not in ran.err
 
 
 def test_finetuning_on_pairs_needs_no_file_of_the_tree(place: Place) -> None:
-    checkpoints(place, "1000")
+    make_checkpoint_folder(place, "1000")
     pairs = place.work / "pairs.jsonl"
     pairs.write_text('{"inputs": "3 May 1998", "targets": "1998-05-03"}\n')
     given = {"MODEL_DIR": "pre", "FT_TASK": "pairs", "T5_SIZE": "tiny", "VOCAB": "byte"}
@@ -197,7 +206,7 @@ def test_finetuning_on_pairs_needs_no_file_of_the_tree(place: Place) -> None:
     assert ran.rc == 0, ran.err
     files = [word.rpartition("/gin/")[2] for word in ran.argv if word.startswith("--gin_file=")]
     assert files == ["t5_1_1/tiny.gin", "runs/finetune_pairs.gin"]
-    found = bindings(ran)
+    found = read_gin_bindings(ran)
     assert found["TASK_FEATURE_LENGTHS"] == '{"inputs": 16, "targets": 128}'
     assert found["MODEL_DIR"] == f'"{place.work}/ft_pairs_pre"'
     with_text = {"DATA": f"text:{place.work}/corpus.txt"}
@@ -208,8 +217,8 @@ def test_finetuning_on_pairs_needs_no_file_of_the_tree(place: Place) -> None:
 
 
 def test_benchmarks_of_finetuning(place: Place) -> None:
-    checkpoints(place, "1000")
-    found = bindings(
+    make_checkpoint_folder(place, "1000")
+    found = read_gin_bindings(
         place.run(
             "multiprocess_ft_frompile.sh",
             BENCHMARK_MODE="1",
@@ -227,7 +236,7 @@ def test_benchmarks_of_finetuning(place: Place) -> None:
         "None",
     )
     assert "TRAIN_STEPS" not in found
-    checkpoints(place, "1500", name="ft_squad1_pre")
+    make_checkpoint_folder(place, "1500", name="ft_squad1_pre")
     ran = place.run(
         "multiprocess_ft_frompile.sh",
         BENCHMARK_MODE="1",

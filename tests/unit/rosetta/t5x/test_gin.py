@@ -391,7 +391,7 @@ def test_the_files_of_a_new_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert run["train_dataset_cfg"].mixture_or_task_name.name == "mine_tiny"
         assert run["model"].module.config.vocab_size == 384
     with (
-        errors.refused(errors.INVALID, names="mine_tiny.gin"),
+        errors.expect_user_error(errors.INVALID, names="mine_tiny.gin"),
         gin_evaluation.arguments(["mine_tiny.gin"], ["MODEL_DIR = 'nowhere'"]),
     ):
         pass  # the folder was searched for that run alone
@@ -478,7 +478,7 @@ network.T5Config.emb_dim = 32
 )
 def test_a_wrong_setting_is_one_line(bindings: tuple[str, ...], kind: str, name: str) -> None:
     with (
-        errors.refused(kind, names=name) as caught,
+        errors.expect_user_error(kind, names=name) as caught,
         _train(["rosetta/t5x/gin/t5_1_1/tiny.gin", "rosetta/t5x/gin/runs/pretrain.gin"], *bindings),
     ):
         pass

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import errors, required_modules
 
-required_modules.need("gin")
+required_modules.need_modules("gin")
 
 import gin
 
@@ -110,7 +110,7 @@ def _parse(tmp_path: Path, text: str = FILE, *bindings: str) -> None:
 def test_a_wrong_word_is_one_line(
     binding: str, kind: str, facts: dict[str, Any], tmp_path: Path
 ) -> None:
-    with errors.refused(kind, **facts) as caught:
+    with errors.expect_user_error(kind, **facts) as caught:
         _parse(tmp_path, FILE, binding)
     assert "\n" not in str(caught.value)
 
@@ -146,7 +146,7 @@ def test_a_wrong_word_is_one_line(
 def test_a_wrong_file_is_one_line_with_its_place(
     text: str, kind: str, facts: dict[str, Any], tmp_path: Path
 ) -> None:
-    with errors.refused(kind, **facts) as caught:
+    with errors.expect_user_error(kind, **facts) as caught:
         _parse(tmp_path, text)
     assert "\n" not in str(caught.value)
 
@@ -242,7 +242,7 @@ def test_absolute_folders_and_addresses_are_not_changed(folder: str, tmp_path: P
 def test_errors_of_building_a_run_are_explained(
     error: Exception, kind: str, facts: dict[str, Any]
 ) -> None:
-    errors.check(gin_configuration.explain_error(error), kind, **facts)
+    errors.check_error(gin_configuration.explain_error(error), kind, **facts)
 
 
 @pytest.mark.parametrize(

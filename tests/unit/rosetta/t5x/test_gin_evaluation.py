@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import errors, required_modules
 
-required_modules.need("t5x", "gin")
+required_modules.need_modules("t5x", "gin")
 
 from rosetta.t5x import gin_evaluation
 
@@ -30,5 +30,5 @@ SET = ["MODEL_DIR = '/m'", "TRAIN_STEPS = 1", "DATA = 'synthetic'"]
 def test_a_wrong_configuration_is_one_line(
     lines: list[str], kind: str, facts: dict[str, Any]
 ) -> None:
-    with errors.refused(kind, **facts), gin_evaluation.arguments(FILES, lines):
+    with errors.expect_user_error(kind, **facts), gin_evaluation.arguments(FILES, lines):
         pass

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import errors, required_modules
 
-required_modules.need("jax", "flax", "t5x.utils")
+required_modules.need_modules("jax", "flax", "t5x.utils")
 
 import jax
 import jax.numpy as jnp
@@ -104,18 +104,18 @@ def test_cpus_round_and_log_it(
 
 
 def test_types_in_which_gradients_cannot_be_added_up() -> None:
-    partitioner, plain = PjitPartitioner(1, devices=machines(1, 8)), small_t5.config()
+    partitioner, plain = PjitPartitioner(1, devices=machines(1, 8)), small_t5.make_config()
     for fine in (None, "float32", "bfloat16"):
         gradient_reduction.check_support(fine, 1024.0, partitioner, plain)
-    with errors.refused(
+    with errors.expect_user_error(
         errors.INVALID, where="gradient_dtype", value="float16", remedy="float32, bfloat16"
     ):
         gradient_reduction.check_support("float16", None, partitioner, plain)
-    with errors.refused(
+    with errors.expect_user_error(
         errors.CONFLICT, where="LOSS_NORMALIZING_FACTOR", value="AVERAGE_PER_SEQUENCE"
     ):
         gradient_reduction.check_support("bfloat16", "AVERAGE_PER_SEQUENCE", partitioner, plain)
-    with errors.refused(errors.UNSUPPORTED, where="GRADIENT_DTYPE", names="mesh"):
+    with errors.expect_user_error(errors.UNSUPPORTED, where="GRADIENT_DTYPE", names="mesh"):
         gradient_reduction.check_support(
             "bfloat16",
             None,
@@ -129,20 +129,22 @@ def test_types_in_which_gradients_cannot_be_added_up() -> None:
 )
 def test_transformer_engine_is_refused(by_it: dict[str, str]) -> None:
     partitioner = PjitPartitioner(1, devices=machines(1, 8))
-    gradient_reduction.check_support(None, None, partitioner, small_t5.config(**by_it))
-    with errors.refused(errors.CONFLICT, where="GRADIENT_DTYPE", remedy="ENABLE_TE=0"):
-        gradient_reduction.check_support("float32", None, partitioner, small_t5.config(**by_it))
+    gradient_reduction.check_support(None, None, partitioner, small_t5.make_config(**by_it))
+    with errors.expect_user_error(errors.CONFLICT, where="GRADIENT_DTYPE", remedy="ENABLE_TE=0"):
+        gradient_reduction.check_support(
+            "float32", None, partitioner, small_t5.make_config(**by_it)
+        )
 
 
 def test_split_models_need_xlas_attention() -> None:
     split = PjitPartitioner(2, devices=machines(1, 8))
-    gradient_reduction.check_support("bfloat16", None, split, small_t5.config())
-    with errors.refused(
+    gradient_reduction.check_support("bfloat16", None, split, small_t5.make_config())
+    with errors.expect_user_error(
         errors.UNSUPPORTED,
         where="GRADIENT_DTYPE",
         names="cudnn",
         remedy="ATTENTION=xla or TP_SIZE=1",
     ):
         gradient_reduction.check_support(
-            "bfloat16", None, split, small_t5.config(attention="cudnn")
+            "bfloat16", None, split, small_t5.make_config(attention="cudnn")
         )

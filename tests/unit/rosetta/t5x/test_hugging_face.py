@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import required_modules
 
-required_modules.need("jax", "flax")
+required_modules.need_modules("jax", "flax")
 
 import jax.numpy as jnp
 import numpy as np
@@ -87,7 +87,7 @@ def test_logits(which: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     found = np.load(output)
     weights = {name[2:]: found[name] for name in found.files if name.startswith("w:")}
-    settings = small_t5.config(**MODELS[which])
+    settings = small_t5.make_config(**MODELS[which])
     params = _parameters(
         weights,
         gated=len(settings.mlp_activations) == 2,
@@ -99,8 +99,8 @@ def test_logits(which: str, tmp_path: Path) -> None:
         "decoder_target_tokens": jnp.asarray(found["targets"]),
     }
     for switches in ({}, {"fuse_qkv": True, "transpose_batch_sequence": True}):
-        logits = small_t5.call(
-            small_t5.Transformer(small_t5.config(**MODELS[which], **switches)),
+        logits = small_t5.apply_network(
+            small_t5.Transformer(small_t5.make_config(**MODELS[which], **switches)),
             {"params": params},
             given,
         )

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import required_modules
 
-required_modules.need("jax", "flax")
+required_modules.need_modules("jax", "flax")
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +47,7 @@ class Stack(nn.Module):
     ids=str,
 )
 def test_each_layer_and_row_drops_others_and_all_follow_the_key(switches: dict[str, Any]) -> None:
-    made = Stack(small_t5.config(**switches))
+    made = Stack(small_t5.make_config(**switches))
 
     def kept(seed: int) -> Any:
         marks = made.apply(
@@ -69,4 +69,6 @@ def test_each_layer_and_row_drops_others_and_all_follow_the_key(switches: dict[s
 @pytest.mark.parametrize("scanned", [False, True])
 def test_a_stack_of_no_layers_is_its_input(scanned: bool) -> None:
     x = jnp.ones((2, WIDTH), jnp.int32)
-    np.testing.assert_array_equal(Stack(small_t5.config(scan_layers=scanned), 0).apply({}, x), x)
+    np.testing.assert_array_equal(
+        Stack(small_t5.make_config(scan_layers=scanned), 0).apply({}, x), x
+    )

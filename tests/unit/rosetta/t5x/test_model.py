@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import required_modules
 
-required_modules.need("jax", "flax", "t5x", "seqio")
+required_modules.need_modules("jax", "flax", "t5x", "seqio")
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ def _model(
         else {"input_vocabulary": VOCABULARY, "output_vocabulary": VOCABULARY}
     )
     return kind(
-        network(small_t5.config(**(settings or {}))),
+        network(small_t5.make_config(**(settings or {}))),
         **vocabularies,
         optimizer_def=optimizer.adamw(),
         **how,
@@ -43,7 +43,10 @@ def _model(
 
 @pytest.mark.parametrize("factor", [None, 100, "NUM_REAL_TARGET_TOKENS"])
 def test_the_loss_over_slices_is_the_loss(factor: Any) -> None:
-    given, params = small_t5.batch(), small_t5.variables(small_t5.config())["params"]
+    given, params = (
+        small_t5.make_batch(),
+        small_t5.initialize_variables(small_t5.make_config())["params"],
+    )
     how = {"z_loss": 1e-3, "label_smoothing": 0.1, "loss_normalizing_factor": factor}
     found = {
         chunks: jax.jit(
@@ -56,7 +59,7 @@ def test_the_loss_over_slices_is_the_loss(factor: Any) -> None:
     (loss, metrics), gradient = found[0]
     (other_loss, other_metrics), other_gradient = found[5]
     np.testing.assert_allclose(other_loss, loss, rtol=1e-5)
-    small_t5.close(other_gradient, gradient, rtol=1e-4, atol=1e-5)
+    small_t5.assert_trees_close(other_gradient, gradient, rtol=1e-4, atol=1e-5)
     assert metrics.keys() == other_metrics.keys()
     for name in (
         "accuracy",
@@ -87,7 +90,7 @@ def _initial(made: Any, given: dict[str, Any]) -> Any:
     ids=["encoder-decoder", "decoder"],
 )
 def test_fp8_state_is_used_where_it_is_given(kind: Any, network: Any) -> None:
-    given = small_t5.batch()
+    given = small_t5.make_batch()
     if kind is model.DecoderOnlyModel:
         given = {name: value for name, value in given.items() if name.startswith("decoder")} | {
             "decoder_causal_attention": (jnp.arange(12)[None] < 4).astype(jnp.int32)
@@ -131,11 +134,11 @@ def test_fp8_state_is_used_where_it_is_given(kind: Any, network: Any) -> None:
 
 def test_decoding_is_greedy_search_of_the_networks_own_logits() -> None:
     """Beam search with one beam over the cache gives what choosing the likeliest token of the whole sequence gives."""
-    made, given = _model(), small_t5.batch(targets=6)
-    params = small_t5.variables(small_t5.config())["params"]
+    made, given = _model(), small_t5.make_batch(targets=6)
+    params = small_t5.initialize_variables(small_t5.make_config())["params"]
     found = np.asarray(made.predict_batch_with_aux(params, given, num_decodes=1)[0])
     whole = jax.jit(
-        lambda inputs: small_t5.call(
+        lambda inputs: small_t5.apply_network(
             made.module,
             {"params": params},
             {

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from tests.support import errors
-from tests.support.t5x_scripts import SLURM, Place, bindings, checkpoints, place_, snapshot
+from tests.support.t5x_scripts import (
+    SLURM,
+    Place,
+    make_checkpoint_folder,
+    place_,
+    read_gin_bindings,
+    read_text_files,
+)
 
 __all__ = ["place_"]  # a fixture
 
@@ -19,7 +26,7 @@ def test_the_only_process(place: Place) -> None:
         "multiprocess_pretrain_pile.sh", CUDA_VISIBLE_DEVICES="0,1", T5X_WORKSPACE_DIR="/w", **cards
     )
     assert ran.rc == 0, ran.err
-    found = bindings(ran)
+    found = read_gin_bindings(ran)
     assert found["BATCH_SIZE"] == "64"
     assert found["network.T5Config.dtype"] == '"bfloat16"'
     assert found["network.T5Config.fp8"] == '"xla"'
@@ -40,16 +47,17 @@ def test_the_rate_and_when_it_saves_are_variables(place: Place) -> None:
     )
     assert ran.rc == 0, ran.err
     assert {
-        name: bindings(ran)[name] for name in ("WARMUP_STEPS", "LEARNING_RATE", "SAVE_PERIOD")
+        name: read_gin_bindings(ran)[name]
+        for name in ("WARMUP_STEPS", "LEARNING_RATE", "SAVE_PERIOD")
     } == {"WARMUP_STEPS": "20", "LEARNING_RATE": "0.01", "SAVE_PERIOD": "50"}
     assert "still rises" not in ran.err
     usual = place.run("multiprocess_pretrain_pile.sh", T5_SIZE="tiny", TRAIN_STEPS="200")
-    assert not {"WARMUP_STEPS", "LEARNING_RATE", "SAVE_PERIOD"} & set(bindings(usual))
+    assert not {"WARMUP_STEPS", "LEARNING_RATE", "SAVE_PERIOD"} & set(read_gin_bindings(usual))
     assert "10 of 200 steps: WARMUP_STEPS\n" in usual.err
     assert "learning rate" not in place.run("multiprocess_pretrain_pile.sh", T5_SIZE="tiny").err, (
         "of a million steps it is T5X's own"
     )
-    checkpoints(place, "100", name="begun")  # by a release that did not record it
+    make_checkpoint_folder(place, "100", name="begun")  # by a release that did not record it
     begun = place.run(
         "multiprocess_pretrain_pile.sh", T5_SIZE="tiny", TRAIN_STEPS="200", MODEL_DIR="begun"
     )
@@ -72,11 +80,13 @@ def test_a_tree_without_the_macro_is_said(place: Place) -> None:
     run.write_text("network.T5Config.num_heads = 4\n")
     ran = place.run("multiprocess_pretrain_pile.sh", T5_SIZE="tiny", WARMUP_STEPS="20")
     assert (ran.rc, ran.argv) == (2, [])
-    errors.check(ran.error, errors.UNKNOWN, where="WARMUP_STEPS=20", remedy="ROSETTA_GIN=FILE")
+    errors.check_error(
+        ran.error, errors.UNKNOWN, where="WARMUP_STEPS=20", remedy="ROSETTA_GIN=FILE"
+    )
 
 
 def test_a_folder_that_began_with_other_lengths_is_refused(place: Place) -> None:
-    checkpoints(place, "100")
+    make_checkpoint_folder(place, "100")
     told = {"objective": "span_corruption", "inputs": 64, "targets": 32}
     (place.work / "pre" / "rosetta").mkdir()
     (place.work / "pre" / "rosetta" / "checkpoint_100.json").write_text(
@@ -86,7 +96,7 @@ def test_a_folder_that_began_with_other_lengths_is_refused(place: Place) -> None
     assert place.run("multiprocess_pretrain_pile.sh", **words, DEC_SL="32").rc == 0
     ran = place.run("multiprocess_pretrain_pile.sh", **words)
     assert (ran.rc, ran.argv) == (2, [])
-    errors.check(ran.error, errors.DIFFERS, where="DATA=", names=("targets 32", "128"))
+    errors.check_error(ran.error, errors.DIFFERS, where="DATA=", names=("targets 32", "128"))
     assert len(ran.err.splitlines()) == 1
 
 
@@ -98,7 +108,7 @@ def test_the_cpus_devices_are_counted_where_flags_make_some(place: Place) -> Non
         T5_SIZE="small",
     )
     assert ran.rc == 0, ran.err
-    assert bindings(ran)["BATCH_SIZE"] == "64"
+    assert read_gin_bindings(ran)["BATCH_SIZE"] == "64"
     assert ran.env["XLA_FLAGS"].count("device_count") == 1
 
 
@@ -112,7 +122,7 @@ def test_benchmarks_start_anew_on_synthetic_data_and_delete_nothing(place: Place
         VOCAB="",
     )
     assert ran.rc == 0, ran.err
-    found = bindings(ran)
+    found = read_gin_bindings(ran)
     assert {
         name: found[name]
         for name in ("TRAIN_STEPS", "STATS_PERIOD", "DATA", "VOCAB", "utils.CheckpointConfig.save")
@@ -124,13 +134,13 @@ def test_benchmarks_start_anew_on_synthetic_data_and_delete_nothing(place: Place
         "utils.CheckpointConfig.save": "None",
     }
     assert (
-        bindings(place.run("multiprocess_pretrain_pile.sh", BENCHMARK_MODE="1"))["DATA"]
+        read_gin_bindings(place.run("multiprocess_pretrain_pile.sh", BENCHMARK_MODE="1"))["DATA"]
         == f'"text:{place.work}/corpus.txt"'
     ), "where it is given"
-    before = snapshot(checkpoints(place, "10"))
+    before = read_text_files(make_checkpoint_folder(place, "10"))
     ran = place.run("multiprocess_pretrain_pile.sh", BENCHMARK_MODE="1", MODEL_DIR="pre")
     assert (ran.rc, ran.argv) == (2, [])
-    assert snapshot(place.work / "pre") == before
+    assert read_text_files(place.work / "pre") == before
 
 
 @pytest.mark.parametrize(
@@ -176,7 +186,7 @@ def test_multiprocess_refused(
 ) -> None:
     ran = place.run("multiprocess_pretrain_pile.sh", **settings)
     assert (ran.rc, ran.argv) == (2, [])
-    errors.check(ran.error, kind, **facts)
+    errors.check_error(ran.error, kind, **facts)
     assert len(ran.err.splitlines()) == 1
     assert not (place.work / "model_dir_large").exists()
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import required_modules
 
-required_modules.need("jax", "flax")
+required_modules.need_modules("jax", "flax")
 
 import jax
 import jax.numpy as jnp
@@ -39,24 +39,35 @@ SWITCHES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def plain() -> Any:
-    given = small_t5.batch()
-    found = small_t5.variables(small_t5.config())
-    return found, given, small_t5.evaluated(small_t5.Transformer(small_t5.config()), found, given)
+    given = small_t5.make_batch()
+    found = small_t5.initialize_variables(small_t5.make_config())
+    return (
+        found,
+        given,
+        small_t5.compute_loss_and_gradient(
+            small_t5.Transformer(small_t5.make_config()), found, given
+        ),
+    )
 
 
 @pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES)
 def test_a_switch_changes_nothing(plain: Any, switches: dict[str, Any]) -> None:
     variables, given, expected = plain
-    small_t5.close(
-        small_t5.evaluated(small_t5.Transformer(small_t5.config(**switches)), variables, given),
+    small_t5.assert_trees_close(
+        small_t5.compute_loss_and_gradient(
+            small_t5.Transformer(small_t5.make_config(**switches)), variables, given
+        ),
         expected,
     )
 
 
 @pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES)
 def test_the_parameters_do_not_depend_on_it(plain: Any, switches: dict[str, Any]) -> None:
-    small_t5.close(
-        small_t5.variables(small_t5.config(**switches))["params"], plain[0]["params"], 0, 0
+    small_t5.assert_trees_close(
+        small_t5.initialize_variables(small_t5.make_config(**switches))["params"],
+        plain[0]["params"],
+        0,
+        0,
     )
 
 
@@ -72,10 +83,10 @@ DECODERS = {
 @pytest.fixture(scope="module")
 def alone() -> Any:
     """A decoder's variables, a call of it over a prefix, packed rows, and the plain one's logits, loss and gradients for both."""
-    given = small_t5.packed()
+    given = small_t5.make_packed_batch()
     inputs, targets = given["decoder_input_tokens"], given["decoder_target_tokens"]
     variables = {
-        "params": small_t5.DecoderOnly(small_t5.config()).init(
+        "params": small_t5.DecoderOnly(small_t5.make_config()).init(
             jax.random.key(0), inputs, targets, enable_dropout=False
         )["params"]
     }
@@ -87,20 +98,24 @@ def alone() -> Any:
     def evaluated(module: Any) -> Any:
         def both(params: Any, how: Any) -> Any:
             logits = module.apply({"params": params}, inputs, targets, enable_dropout=False, **how)
-            return small_t5.loss(logits, given), logits * given["decoder_loss_weights"][..., None]
+            return small_t5.compute_loss(logits, given), logits * given["decoder_loss_weights"][
+                ..., None
+            ]
 
         return [
             jax.jit(jax.value_and_grad(both, has_aux=True))(variables["params"], how)
             for how in hows
         ]
 
-    return evaluated, evaluated(small_t5.DecoderOnly(small_t5.config()))
+    return evaluated, evaluated(small_t5.DecoderOnly(small_t5.make_config()))
 
 
 @pytest.mark.parametrize("switches", DECODERS.values(), ids=DECODERS)
 def test_a_switch_changes_nothing_in_a_decoder_alone(alone: Any, switches: dict[str, Any]) -> None:
     evaluated, expected = alone
-    small_t5.close(evaluated(small_t5.DecoderOnly(small_t5.config(**switches))), expected)
+    small_t5.assert_trees_close(
+        evaluated(small_t5.DecoderOnly(small_t5.make_config(**switches))), expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,11 +128,16 @@ def test_a_switch_changes_nothing_in_a_decoder_alone(alone: Any, switches: dict[
     ids=["T5 1.0", "scaled logits", "float32 logits"],
 )
 def test_other_models(model: dict[str, Any]) -> None:
-    given, variables = small_t5.batch(), small_t5.variables(small_t5.config(**model))
-    expected = small_t5.evaluated(small_t5.Transformer(small_t5.config(**model)), variables, given)
-    small_t5.close(
-        small_t5.evaluated(
-            small_t5.Transformer(small_t5.config(**model, **SWITCHES["all"])), variables, given
+    given, variables = (
+        small_t5.make_batch(),
+        small_t5.initialize_variables(small_t5.make_config(**model)),
+    )
+    expected = small_t5.compute_loss_and_gradient(
+        small_t5.Transformer(small_t5.make_config(**model)), variables, given
+    )
+    small_t5.assert_trees_close(
+        small_t5.compute_loss_and_gradient(
+            small_t5.Transformer(small_t5.make_config(**model, **SWITCHES["all"])), variables, given
         ),
         expected,
     )
@@ -126,9 +146,9 @@ def test_other_models(model: dict[str, Any]) -> None:
 @pytest.mark.parametrize("switches", [{}, SWITCHES["all"]], ids=["plain", "all"])
 def test_packed_examples_are_computed_as_if_alone(switches: dict[str, Any]) -> None:
     """Two examples in a row give the logits that each gives in a row of its own."""
-    module = small_t5.Transformer(small_t5.config(**switches))
-    variables = small_t5.variables(small_t5.config())
-    one, two = small_t5.tokens(3, 8, [8, 8]), small_t5.tokens(4, 6, [6, 6])
+    module = small_t5.Transformer(small_t5.make_config(**switches))
+    variables = small_t5.initialize_variables(small_t5.make_config())
+    one, two = small_t5.make_tokens(3, 8, [8, 8]), small_t5.make_tokens(4, 6, [6, 6])
     alone = {
         "encoder_input_tokens": one,
         "decoder_target_tokens": two,
@@ -137,9 +157,9 @@ def test_packed_examples_are_computed_as_if_alone(switches: dict[str, Any]) -> N
     together = {name: value.reshape(1, -1) for name, value in alone.items()}
     together["encoder_segment_ids"] = jnp.repeat(jnp.array([[1, 2]]), 8, axis=1)
     together["decoder_segment_ids"] = jnp.repeat(jnp.array([[1, 2]]), 6, axis=1)
-    small_t5.close(
-        small_t5.call(module, variables, together).reshape(2, 6, -1),
-        small_t5.call(module, variables, alone),
+    small_t5.assert_trees_close(
+        small_t5.apply_network(module, variables, together).reshape(2, 6, -1),
+        small_t5.apply_network(module, variables, alone),
     )
 
 
@@ -149,9 +169,9 @@ def test_packed_examples_are_computed_as_if_alone(switches: dict[str, Any]) -> N
     ids=["plain", "transposed", "all"],
 )
 def test_decoding_a_token_at_a_time_gives_the_logits_of_the_whole(switches: dict[str, Any]) -> None:
-    module = small_t5.Transformer(small_t5.config(**switches))
-    given, variables = small_t5.batch(), small_t5.variables(small_t5.config())
-    whole = small_t5.call(
+    module = small_t5.Transformer(small_t5.make_config(**switches))
+    given, variables = small_t5.make_batch(), small_t5.initialize_variables(small_t5.make_config())
+    whole = small_t5.apply_network(
         module,
         variables,
         {**given, "decoder_target_tokens": jnp.ones_like(given["decoder_target_tokens"])},
@@ -159,7 +179,7 @@ def test_decoding_a_token_at_a_time_gives_the_logits_of_the_whole(switches: dict
     encoded = module.apply(
         variables, given["encoder_input_tokens"], enable_dropout=False, method=module.encode
     )
-    _, made = small_t5.call(
+    _, made = small_t5.apply_network(
         module,
         variables,
         {**given, "decoder_target_tokens": jnp.ones_like(given["decoder_target_tokens"])},
@@ -192,7 +212,7 @@ def test_decoding_a_token_at_a_time_gives_the_logits_of_the_whole(switches: dict
 
 
 def test_a_decoder_alone_sees_its_prefix_in_both_directions_and_decodes_after_a_prompt() -> None:
-    module = small_t5.DecoderOnly(small_t5.config())
+    module = small_t5.DecoderOnly(small_t5.make_config())
     prompt = jnp.asarray([[0, 5, 9, 7, 0, 0], [0, 4, 0, 0, 0, 0]], jnp.int32)
     lengths = jnp.asarray([3, 1], jnp.int32)
     prefix = (jnp.arange(6)[None] <= lengths[:, None]).astype(jnp.int32)
@@ -247,8 +267,8 @@ def test_a_decoder_alone_sees_its_prefix_in_both_directions_and_decodes_after_a_
 
 def test_cudnns_arguments_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call that is made for cuDNN, with its lengths, bias, scale and causality, through the same public function's XLA implementation."""
-    given, settings = small_t5.batch(), small_t5.config(attention="cudnn")
-    variables = small_t5.variables(small_t5.config())
+    given, settings = small_t5.make_batch(), small_t5.make_config(attention="cudnn")
+    variables = small_t5.initialize_variables(small_t5.make_config())
     real = attention.compute_fused_attention
     calls = []
 
@@ -259,7 +279,7 @@ def test_cudnns_arguments_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(attention, "compute_fused_attention", by_xla)
     # float32 throughout, so that the comparison is of arguments and not of rounding; which cuDNN would not take.
     monkeypatch.setattr(attention, "find_cudnn_problem", lambda **_: "")
-    found = small_t5.evaluated(small_t5.Transformer(settings), variables, given)
+    found = small_t5.compute_loss_and_gradient(small_t5.Transformer(settings), variables, given)
     assert (
         len(calls) == 6
     )  # traced once for each of two encoder layers, and twice in each of two decoder layers
@@ -268,17 +288,19 @@ def test_cudnns_arguments_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> N
         (True, True),
         (False, False),
     }
-    expected = small_t5.evaluated(small_t5.Transformer(small_t5.config()), variables, given)
-    small_t5.close(found, expected)
+    expected = small_t5.compute_loss_and_gradient(
+        small_t5.Transformer(small_t5.make_config()), variables, given
+    )
+    small_t5.assert_trees_close(found, expected)
 
 
 def test_a_fallback_is_logged_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log.forget_shown()
-    given = small_t5.batch()
-    module = small_t5.Transformer(small_t5.config(attention="cudnn"))
-    small_t5.call(module, small_t5.variables(small_t5.config()), given)
+    given = small_t5.make_batch()
+    module = small_t5.Transformer(small_t5.make_config(attention="cudnn"))
+    small_t5.apply_network(module, small_t5.initialize_variables(small_t5.make_config()), given)
     said = capsys.readouterr().err
     assert said.count("attention by XLA instead of cuDNN: activations in float32") == 1
 
@@ -314,10 +336,10 @@ def test_dropout_follows_its_key_in_every_place(
         "Dropout",
         lambda *args, **how: module(*args, **how) if next(outside) == place else lambda x, **_: x,
     )
-    given, variables = small_t5.batch(), small_t5.variables(small_t5.config())
-    made = small_t5.Transformer(small_t5.config(dropout_rate=0.5, **switches))
+    given, variables = small_t5.make_batch(), small_t5.initialize_variables(small_t5.make_config())
+    made = small_t5.Transformer(small_t5.make_config(dropout_rate=0.5, **switches))
     one, two, again = (
-        small_t5.call(
+        small_t5.apply_network(
             made, variables, given, enable_dropout=True, rngs={"dropout": jax.random.key(seed)}
         )
         for seed in (1, 2, 1)
@@ -332,10 +354,10 @@ def test_dropout_drops_the_same_features_along_the_length_and_others_in_each_row
     transposed: bool, scanned: bool
 ) -> None:
     """Layers without attention (its `out` is zero) treat equal tokens of a row alike, so their activations differ only by what is dropped."""
-    settings = small_t5.config(
+    settings = small_t5.make_config(
         dropout_rate=0.5, transpose_batch_sequence=transposed, scan_layers=scanned
     )
-    variables = small_t5.variables(small_t5.config())
+    variables = small_t5.initialize_variables(small_t5.make_config())
     encoder = variables["params"]["encoder"]
     for index in range(2):
         layer = encoder[f"layers_{index}"]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import required_modules
 
-required_modules.need("jax", "flax", "t5x.utils")
+required_modules.need_modules("jax", "flax", "t5x.utils")
 
 import jax
 import numpy as np

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import errors, required_modules
 
-required_modules.need("jax", "flax", "t5x.utils")
+required_modules.need_modules("jax", "flax", "t5x.utils")
 
 import numpy as np
 from jax.sharding import PartitionSpec
@@ -60,15 +60,17 @@ def test_which_splits_of_a_model_fit(devices: int, local: int, sizes: list[int])
 
 
 def test_a_split_that_does_not_fit_is_refused_with_those_that_do() -> None:
-    with errors.refused(errors.INVALID, where="TP_SIZE", value=3, remedy=": 1, 2, 4, 8"):
+    with errors.expect_user_error(errors.INVALID, where="TP_SIZE", value=3, remedy=": 1, 2, 4, 8"):
         PjitPartitioner(3, devices=machines(1, 8))
-    with errors.refused(errors.INVALID, where="TP_SIZE", value=16, remedy=": 1, 2, 4, 8, 24"):
+    with errors.expect_user_error(
+        errors.INVALID, where="TP_SIZE", value=16, remedy=": 1, 2, 4, 8, 24"
+    ):
         PjitPartitioner(16, devices=machines(3, 8))  # two machines of three
 
 
 @pytest.mark.parametrize("split", [None, 0, -2, 1.0, "2"])
 def test_invalid_numbers_of_devices_are_refused(split: Any) -> None:
-    with errors.refused(errors.INVALID, where="TP_SIZE", value=split, remedy="1"):
+    with errors.expect_user_error(errors.INVALID, where="TP_SIZE", value=split, remedy="1"):
         PjitPartitioner(split, devices=machines(1, 8))
 
 
@@ -85,9 +87,11 @@ def test_a_model_is_split_over_neighbours(split: int) -> None:
 
 def test_a_batch_that_does_not_divide_is_refused_with_those_that_do() -> None:
     partitioner = PjitPartitioner(2, devices=machines(1, 8))
-    with errors.refused(errors.INVALID, where="batch_size", value=10, remedy="of 4: 8, 12"):
+    with errors.expect_user_error(
+        errors.INVALID, where="batch_size", value=10, remedy="of 4: 8, 12"
+    ):
         partitioner.get_data_layout(10)
-    with errors.refused(errors.INVALID, where="batch_size", value=3, remedy="of 4: 4"):
+    with errors.expect_user_error(errors.INVALID, where="batch_size", value=3, remedy="of 4: 4"):
         partitioner.get_data_layout(3)
 
 
@@ -231,7 +235,9 @@ def test_a_parameter_that_does_not_divide_is_refused_before_anything_compiles() 
     )
     names = ("dense/kernel", "(16, 4)", "8 devices")
     partitioner = PjitPartitioner(8, devices=machines(1, 8))
-    with errors.refused(errors.INVALID, where="TP_SIZE", value=8, names=names, remedy="1, 2, 4"):
+    with errors.expect_user_error(
+        errors.INVALID, where="TP_SIZE", value=8, names=names, remedy="1, 2, 4"
+    ):
         partitioner.get_mesh_axes(state)
     PjitPartitioner(4, devices=machines(1, 8)).get_mesh_axes(state)
 
@@ -243,7 +249,9 @@ def test_a_network_that_does_not_divide_is_refused(field: str, size: int) -> Non
     partitioner = PjitPartitioner(4, devices=machines(1, 8))
     fields: dict[str, Any] = {"vocab_size": 384, "num_heads": 8, "mlp_dim": 1024, field: size}
     check_network_sizes(T5Config(**{**fields, field: 4 * size}), partitioner)
-    with errors.refused(errors.INVALID, where="TP_SIZE", value=4, names=(field, str(size))):
+    with errors.expect_user_error(
+        errors.INVALID, where="TP_SIZE", value=4, names=(field, str(size))
+    ):
         check_network_sizes(T5Config(**fields), partitioner)
     rules = [(name, None) for name, _ in standard_logical_axis_rules()]
     whole = PjitPartitioner(4, devices=machines(1, 8), logical_axis_rules=rules)

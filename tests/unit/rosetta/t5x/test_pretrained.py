@@ -40,11 +40,11 @@ def test_a_folder_means_its_newest_whole_checkpoint(folder: Path) -> None:
 
 def test_a_missing_start_checkpoint_is_refused(tmp_path: Path) -> None:
     assert pretrained.start(None) is None
-    with errors.refused(errors.MISSING, where=tmp_path, names="checkpoint_N"):
+    with errors.expect_user_error(errors.MISSING, where=tmp_path, names="checkpoint_N"):
         pretrained.start(str(tmp_path))
-    with errors.refused(errors.MISSING, where="none"):
+    with errors.expect_user_error(errors.MISSING, where="none"):
         pretrained.start(str(tmp_path / "none"))
-    with errors.refused(errors.MISSING, where="INITIAL_CHECKPOINT_PATH"):
+    with errors.expect_user_error(errors.MISSING, where="INITIAL_CHECKPOINT_PATH"):
         pretrained.step(None)
 
 
@@ -82,12 +82,12 @@ def test_a_run_that_is_started_again_has_the_same_start(
 
 
 def test_another_or_a_missing_start_is_refused(folder: Path, finetuned: str) -> None:
-    with errors.refused(
+    with errors.expect_user_error(
         errors.CONFLICT, where="checkpoint_2000", names=(finetuned, f"{folder}/checkpoint_1000")
     ):
         pretrained.start(f"{folder}/checkpoint_2000", finetuned)
     (folder / "checkpoint_1000").rmdir()
-    with errors.refused(errors.MISSING, where="checkpoint_1000"):
+    with errors.expect_user_error(errors.MISSING, where="checkpoint_1000"):
         pretrained.start(str(folder), finetuned)
 
 
@@ -97,7 +97,7 @@ def test_finetuning_ends_its_own_steps_after_the_checkpoint(
     assert pretrained.total_steps(str(folder), 50) == 1050
     assert pretrained.total_steps(str(folder), 50) == 1050
     assert capsys.readouterr().err.count("50 more end at 1050") == 1  # gin asks more than once
-    with errors.refused(errors.INVALID, where="finetuning", value=0, names="FT_STEPS"):
+    with errors.expect_user_error(errors.INVALID, where="finetuning", value=0, names="FT_STEPS"):
         pretrained.total_steps(str(folder), 0)
 
 
@@ -120,9 +120,11 @@ def test_a_checkpoint_in_orbaxs_format_without_a_record_is_not_taken_for_public_
     file = folder / "checkpoint_1000" / mark
     file.parent.mkdir(exist_ok=True)
     file.write_text("{}")
-    with errors.refused(errors.MISSING, where="checkpoint_1000", names="rosetta.json"):
+    with errors.expect_user_error(errors.MISSING, where="checkpoint_1000", names="rosetta.json"):
         pretrained.loss_normalizing_factor(str(folder), 2048, T5_LENGTHS)
-    with errors.refused(errors.MISSING, where="checkpoint_1000", names="rosetta.json") as raised:
+    with errors.expect_user_error(
+        errors.MISSING, where="checkpoint_1000", names="rosetta.json"
+    ) as raised:
         pretrained.scale_attn_logits(str(folder), otherwise=True)
     written = raised.value.do[raised.value.do.index("{") :]  # what the line says to write
     (folder / "checkpoint_1000" / checkpoint_record.RECORD_FILE).write_text(written)

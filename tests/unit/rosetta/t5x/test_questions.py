@@ -56,10 +56,13 @@ def features(task: str, number: int) -> bytes:
         found["answers/text"] = [answer.encode() for answer in answers]
     elif task == "squad":
         # TFDS writes an empty list as a feature without values.
-        return corpora.example(**found) + corpora._field(
-            1, corpora._field(1, corpora._field(1, b"answers/text") + corpora._field(2, b""))
+        return corpora.encode_example(**found) + corpora._encode_field(
+            1,
+            corpora._encode_field(
+                1, corpora._encode_field(1, b"answers/text") + corpora._encode_field(2, b"")
+            ),
         )
-    return corpora.example(**found)
+    return corpora.encode_example(**found)
 
 
 def source(kind: str, task: str, folder: Path) -> str:
@@ -71,10 +74,10 @@ def source(kind: str, task: str, folder: Path) -> str:
         return f"jsonl:{folder}/a.jsonl"
     bodies = [features(task, number) for number in range(COUNT)]
     if kind == "tfrecord":
-        corpora.tfrecords(folder / "a.tfrecord", bodies)
+        corpora.write_tfrecords(folder / "a.tfrecord", bodies)
         return f"tfrecord:{folder}/a.tfrecord"
     if kind == "tfds":
-        corpora.tfds(folder, f"my_{task}", {"validation": [bodies]})
+        corpora.write_tfds_folder(folder, f"my_{task}", {"validation": [bodies]})
         return f"tfds:my_{task}"
     datasets = pytest.importorskip("datasets", reason="NOT CHECKED: needs the datasets package")
     (folder / "set").mkdir()

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from tests.support import errors
-from tests.support.t5x_scripts import MNLI, SLURM, SMALL, Place, bindings, checkpoints, place_
+from tests.support.t5x_scripts import (
+    MNLI,
+    SLURM,
+    SMALL,
+    Place,
+    make_checkpoint_folder,
+    place_,
+    read_gin_bindings,
+)
 
 __all__ = ["place_"]  # a fixture
 NO_GPU = not list(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/dxg").exists()
@@ -86,7 +94,7 @@ def test_defaults_depend_on_the_gpu(
         **settings,
     )
     assert ran.rc == 0, ran.err
-    found = bindings(ran)
+    found = read_gin_bindings(ran)
     assert (
         tuple(
             found[f"network.T5Config.{name}"].strip('"') for name in ("fp8", "attention", "dtype")
@@ -141,7 +149,7 @@ def test_settings_that_the_gpus_do_not_support_are_refused(
         **{**place.cards(*cards), **settings},
     )
     assert (ran.rc, ran.argv) == (2, [])
-    errors.check(ran.error, kind, **facts)
+    errors.check_error(ran.error, kind, **facts)
     assert len(ran.err.splitlines()) == 1
 
 
@@ -175,7 +183,7 @@ def test_each_gpu_has_a_process(place: Place) -> None:
 
 
 def test_fp8_is_multiplied_in_evaluation_by_what_can(place: Place) -> None:
-    checkpoints(place, "100")
+    make_checkpoint_folder(place, "100")
     ran = place.rosetta(
         "t5x",
         "eval",
@@ -186,7 +194,7 @@ def test_fp8_is_multiplied_in_evaluation_by_what_can(place: Place) -> None:
         XLA_FLAGS="--xla_dump_max_hlo_modules=7",
     )
     assert ran.rc == 0, ran.err
-    assert bindings(ran)["network.T5Config.fp8"] == '"xla"'
+    assert read_gin_bindings(ran)["network.T5Config.fp8"] == '"xla"'
     flags = ran.env["XLA_FLAGS"].split()
     assert "--xla_gpu_enable_triton_gemm=false" in flags
     assert flags[-1] == "--xla_dump_max_hlo_modules=7", "the user's come last, and win"

@@ -108,7 +108,7 @@ def test_ids_and_sentinels_are_seqios(
     assert dataset.convert_vocabulary(theirs) == found
     assert found.size == theirs.vocab_size == size
     vocabularies.check_model_size(found, rows)
-    with errors.refused(errors.TOO_BIG, where="v.model", names="vocab_size"):
+    with errors.expect_user_error(errors.TOO_BIG, where="v.model", names="vocab_size"):
         vocabularies.check_model_size(found, size - 1)
     assert found.sentinel_ids == tuple(range(size - 1, size - 1 - found.sentinel_count, -1))
     assert found.sentinel_count == own + found.extra_ids
@@ -188,7 +188,7 @@ def test_own_sentinels_are_known_by_their_number(
     marks = [one for one in inputs[0].tolist() if one in found.sentinel_ids]
     assert marks == list(found.sentinel_ids)[: len(marks)]
     assert marks
-    with errors.refused(errors.CONFLICT, where="EXTRA_IDS=100", value=3):
+    with errors.expect_user_error(errors.CONFLICT, where="EXTRA_IDS=100", value=3):
         vocabularies.load_vocabulary(path, 100)
 
 
@@ -246,7 +246,7 @@ def test_a_run_begun_with_added_sentinels_keeps_them(
 
 def test_checks_before_the_start_take_the_published_vocabulary(tmp_path: Path) -> None:
     path = write_model(tmp_path / "v.model", 32_000, names(100))
-    data = corpora.text(tmp_path / "t", ["abc cab"] * 400)
+    data = corpora.write_text_files(tmp_path / "t", ["abc cab"] * 400)
     lengths = {"inputs": 512, "targets": 114}
     for objective in ("span_corruption", "prefix_lm", "lm"):
         data_checks.check_data(

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from tests.support import errors
-from tests.support.t5x_scripts import SMALL, Place, bindings, checkpoints, place_, snapshot
+from tests.support.t5x_scripts import (
+    SMALL,
+    Place,
+    make_checkpoint_folder,
+    place_,
+    read_gin_bindings,
+    read_text_files,
+)
 
 __all__ = ["place_"]  # a fixture
 PRETRAIN = ("small", "bfloat16", "8", "256", "logs")
@@ -21,7 +28,7 @@ def test_a_run_without_arguments(place: Place) -> None:
         "singlenode_pretrain_pile.sh", **place.cards(*["NVIDIA H100 80GB HBM3, 9.0"] * 2)
     )
     assert ran.rc == 0, ran.err
-    found = bindings(ran)
+    found = read_gin_bindings(ran)
     assert any(word.endswith("large_pile_pretrain.gin") for word in ran.argv)
     assert (found["BATCH_SIZE"], found["MODEL_DIR"], found["network.T5Config.dtype"]) == (
         "64",
@@ -29,11 +36,11 @@ def test_a_run_without_arguments(place: Place) -> None:
         '"bfloat16"',
     )
     assert ran.out == "the trainer's words\n", "without LOGDIR all is said on the terminal"
-    checkpoints(place, "1000", name="model_dir")
+    make_checkpoint_folder(place, "1000", name="model_dir")
     ran = place.run("singlenode_ft_frompile.sh", DATA=f"jsonl:{place.work}/mnli.jsonl")
     assert ran.rc == 0, ran.err
     assert "rosetta: finetuning on mnli2, global batch 32 on 1 device(s)" in ran.said[0]
-    assert bindings(ran)["MODEL_DIR"] == f'"{place.work}/ft_mnli2_model_dir"'
+    assert read_gin_bindings(ran)["MODEL_DIR"] == f'"{place.work}/ft_mnli2_model_dir"'
 
 
 @pytest.mark.parametrize(
@@ -56,22 +63,22 @@ def test_what_was_compiled_is_kept_where_one_may_write(
 
 @pytest.mark.parametrize("place_of_it", range(len(SMALL) + 1))
 def test_a_dry_run_runs_nothing_wherever_it_stands(place: Place, place_of_it: int) -> None:
-    before = snapshot(place.work)
+    before = read_text_files(place.work)
     words = [*SMALL[:place_of_it], "--dry-run", *SMALL[place_of_it:]]
     ran = place.run("singlenode_pretrain_pile.sh", *words)
     assert (ran.rc, ran.argv, ran.err) == (0, [], "")
     assert json.loads(ran.out)["log"] == "logs/small_gpu_1_float32_gbs_8.log"
-    assert snapshot(place.work) == before
+    assert read_text_files(place.work) == before
 
 
 def test_pretraining_from_other_weights(place: Place) -> None:
-    checkpoints(place, "5")
-    found = bindings(
+    make_checkpoint_folder(place, "5")
+    found = read_gin_bindings(
         place.run("singlenode_pretrain_pile.sh", *SMALL, INITIAL_CHECKPOINT_PATH="pre")
     )
     assert found["INITIAL_CHECKPOINT_PATH"] == f'"{place.work}/pre"'
     assert (
-        bindings(
+        read_gin_bindings(
             place.run("singlenode_pretrain_pile.sh", *SMALL, INITIAL_CHECKPOINT_PATH="gs://b/mt5")
         )["INITIAL_CHECKPOINT_PATH"]
         == '"gs://b/mt5"'
@@ -79,7 +86,7 @@ def test_pretraining_from_other_weights(place: Place) -> None:
 
 
 def test_positionals_win_over_variables_and_empty_ones_are_not_given(place: Place) -> None:
-    found = bindings(
+    found = read_gin_bindings(
         place.run(
             "singlenode_pretrain_pile.sh",
             *SMALL,
@@ -95,7 +102,7 @@ def test_positionals_win_over_variables_and_empty_ones_are_not_given(place: Plac
         "2",
     )
     assert (
-        bindings(place.run("singlenode_pretrain_pile.sh", *SMALL, NUM_MICROBATCHES="4"))[
+        read_gin_bindings(place.run("singlenode_pretrain_pile.sh", *SMALL, NUM_MICROBATCHES="4"))[
             "trainer.Trainer.num_microbatches"
         ]
         == "4"
@@ -116,17 +123,17 @@ def test_a_folders_name_is_never_code(place: Place, folder: str) -> None:
     ran = place.run("singlenode_pretrain_pile.sh", *SMALL, folder)
     assert ran.rc == 0, ran.err
     escaped = folder.replace("\\", "\\\\").replace('"', '\\"')
-    assert bindings(ran)["MODEL_DIR"] == f'"{place.work}/{escaped}"'
+    assert read_gin_bindings(ran)["MODEL_DIR"] == f'"{place.work}/{escaped}"'
     assert not (place.work / "pwned").exists()
 
 
 def test_an_object_store_stays_an_address(place: Place) -> None:
     assert (
-        bindings(place.run("singlenode_pretrain_pile.sh", *SMALL, "gs://b/m"))["MODEL_DIR"]
+        read_gin_bindings(place.run("singlenode_pretrain_pile.sh", *SMALL, "gs://b/m"))["MODEL_DIR"]
         == '"gs://b/m"'
     )
     ran = place.run("singlenode_pretrain_pile.sh", *SMALL, "s3://b/m")
-    errors.check(ran.error, errors.UNSUPPORTED, where="s3://b/m", remedy="gs://")
+    errors.check_error(ran.error, errors.UNSUPPORTED, where="s3://b/m", remedy="gs://")
 
 
 @pytest.mark.parametrize(
@@ -293,13 +300,13 @@ def test_an_object_store_stays_an_address(place: Place) -> None:
 def test_wrong_settings_are_reported_in_one_line(
     place: Place, words: tuple[str, ...], settings: dict[str, str], kind: str, facts: dict[str, Any]
 ) -> None:
-    before = snapshot(place.work)
+    before = read_text_files(place.work)
     ran = place.run("singlenode_pretrain_pile.sh", *words, **settings)
     assert (ran.rc, ran.argv, ran.out) == (2, [], "")
     assert len(ran.err.splitlines()) == 1
     assert ran.err.startswith("singlenode_pretrain_pile.sh: ")
-    errors.check(ran.error, kind, **facts)
-    assert snapshot(place.work) == before
+    errors.check_error(ran.error, kind, **facts)
+    assert read_text_files(place.work) == before
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="NOT CHECKED: root may write anywhere")
@@ -307,14 +314,14 @@ def test_a_folder_without_permission_is_refused(place: Place) -> None:
     (place.work / "closed").mkdir(mode=0o500)
     ran = place.run("singlenode_pretrain_pile.sh", *SMALL, "closed/m")
     assert (ran.rc, ran.argv) == (2, [])
-    errors.check(ran.error, errors.DENIED, where="closed/m")
+    errors.check_error(ran.error, errors.DENIED, where="closed/m")
 
 
 def test_the_pile_where_there_is_a_copy(place: Place) -> None:
     (place.work / "data" / "the_pile" / "1.0.0").mkdir(parents=True)
     ran = place.run("singlenode_pretrain_pile.sh", *SMALL, DATA="")
     assert (ran.rc, ran.argv) == (2, [])
-    errors.check(ran.error, errors.MISSING, names="dataset_info.json")
+    errors.check_error(ran.error, errors.MISSING, names="dataset_info.json")
 
 
 def test_a_gin_file_of_ones_own_comes_last_and_is_checked_with_the_rest(place: Place) -> None:
@@ -333,7 +340,7 @@ def test_a_gin_file_of_ones_own_comes_last_and_is_checked_with_the_rest(place: P
     assert ran.rc == 0, ran.err
     files = [word for word in ran.argv if word.startswith("--gin_file=")]
     assert files[1:] == [f"--gin_file={mine}"]
-    assert bindings(ran)["TASK_FEATURE_LENGTHS"] == '{"inputs": 96, "targets": 32}'
+    assert read_gin_bindings(ran)["TASK_FEATURE_LENGTHS"] == '{"inputs": 96, "targets": 32}'
     mine.write_text("DATA = 'text:/nowhere'\nVOCAB = 'byte'\n")
     assert (
         place.run(
@@ -361,4 +368,4 @@ def test_a_tree_of_ones_own(place: Place) -> None:
     )
     ran = place.run("singlenode_pretrain_pile.sh", *SMALL, T5X_DIR=str(mine))
     assert ran.rc == 2
-    errors.check(ran.error, errors.DIFFERS, where="T5X_DIR")
+    errors.check_error(ran.error, errors.DIFFERS, where="T5X_DIR")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import required_modules
 
-required_modules.need("jax", "t5x.utils")
+required_modules.need_modules("jax", "t5x.utils")
 ROOT = Path(__file__).parents[4]
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support import errors, required_modules
 
-required_modules.need("jax", "flax", "t5x", "seqio")
+required_modules.need_modules("jax", "flax", "t5x", "seqio")
 
 import flax
 import jax
@@ -96,7 +96,7 @@ def test_fp8_learns_what_bfloat16_learns() -> None:
 
 @pytest.fixture(scope="module")
 def made() -> Any:
-    return t5x_fp8_steps.trainer()
+    return t5x_fp8_steps.make_trainer()
 
 
 def _names(tree: Any) -> list[str]:
@@ -131,7 +131,7 @@ def test_norms_clipping_and_the_optimizer_are_given_gradients_of_parameters_alon
         )
         return found, seen
 
-    found, seen = jax.eval_shape(gradients, params, state, t5x_fp8_steps.batch(0))
+    found, seen = jax.eval_shape(gradients, params, state, t5x_fp8_steps.make_batch(0))
     assert jax.tree.structure(found) == jax.tree.structure(params)
     assert _names(seen) == _names(state)
 
@@ -151,20 +151,20 @@ def test_a_trainer_asks_whether_its_devices_have_fp8(
         raise UserError("", "ENABLE_FP8", "", kind=errors.UNSUPPORTED, value=len(devices))
 
     monkeypatch.setattr(fp8, "require_fp8", refuse)
-    with errors.refused(errors.UNSUPPORTED, where="ENABLE_FP8", value=1):
+    with errors.expect_user_error(errors.UNSUPPORTED, where="ENABLE_FP8", value=1):
         _trainer(made)
 
 
 @pytest.mark.parametrize(("spec", "whose"), [(PartitionSpec("data"), "a batch"), (None, "a group")])
 def test_rows_that_would_be_left_out_of_microbatches(made: Any, spec: Any, whose: str) -> None:
-    with errors.refused(
+    with errors.expect_user_error(
         errors.INVALID, where="num_microbatches", value=3, names=("8", whose), remedy="8"
     ):
         trainer.compute_gradients(
             made._model,
             made.train_state.params,
             {},
-            t5x_fp8_steps.batch(0),
+            t5x_fp8_steps.make_batch(0),
             jax.random.PRNGKey(0),
             3,
             spec,
@@ -190,7 +190,7 @@ def _trainer(made: Any, **others: Any) -> Any:
 def test_gradient_dtype_with_transformer_engine_is_refused(made: Any) -> None:
     model = copy.copy(made._model)
     model.module = network.Transformer(dataclasses.replace(model.config, fp8="te"))
-    with errors.refused(errors.CONFLICT, where="GRADIENT_DTYPE", remedy="ENABLE_TE=0"):
+    with errors.expect_user_error(errors.CONFLICT, where="GRADIENT_DTYPE", remedy="ENABLE_TE=0"):
         _trainer(made, model=model, gradient_dtype="float32")
 
 
@@ -216,21 +216,21 @@ def failing(made: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_error_of_a_report_is_raised_when_the_run_ends(failing: Any) -> None:
-    failing.train(iter([t5x_fp8_steps.batch(0)]), 1, 0)
+    failing.train(iter([t5x_fp8_steps.make_batch(0)]), 1, 0)
     with pytest.raises(RuntimeError, match="nothing can be said of step 1"):
         failing.close()
 
 
 def test_the_error_of_a_report_is_raised_by_the_next_training(failing: Any) -> None:
-    failing.train(iter([t5x_fp8_steps.batch(0)]), 1, 0)
+    failing.train(iter([t5x_fp8_steps.make_batch(0)]), 1, 0)
     failing._report_executor.shutdown()
     with pytest.raises(RuntimeError, match="nothing can be said of step 1"):
-        failing.train(iter([t5x_fp8_steps.batch(1)]), 1, 1)
+        failing.train(iter([t5x_fp8_steps.make_batch(1)]), 1, 1)
     failing.close()  # each is raised once
 
 
 def test_batches_end_as_any_iterators_do(made: Any) -> None:
-    given = [t5x_fp8_steps.batch(0), t5x_fp8_steps.batch(1)]
+    given = [t5x_fp8_steps.make_batch(0), t5x_fp8_steps.make_batch(1)]
     found = _trainer(made)
     found._start_health(0)
     seen = found._follow_batches(iter(given), 0)

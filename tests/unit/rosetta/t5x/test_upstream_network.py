@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import required_modules
 
-required_modules.need("jax", "flax", "t5x")
+required_modules.need_modules("jax", "flax", "t5x")
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from tests.support import small_t5
 
 
 def _theirs(module: Any, **model: Any) -> Any:
-    ours = small_t5.config(**model)
+    ours = small_t5.make_config(**model)
     names = {field.name for field in dataclasses.fields(module)}
     return module(**{name: getattr(ours, name) for name in names if hasattr(ours, name)})
 
@@ -36,7 +36,7 @@ def _theirs(module: Any, **model: Any) -> Any:
     ids=["T5 1.1", "T5 1.0", "scaled logits", "float32 logits"],
 )
 def test_encoder_and_decoder(model: dict[str, Any]) -> None:
-    given = small_t5.batch()
+    given = small_t5.make_batch()
     theirs = upstream.Transformer(config=_theirs(upstream.T5Config, **model))
     words = (
         given["encoder_input_tokens"],
@@ -44,22 +44,23 @@ def test_encoder_and_decoder(model: dict[str, Any]) -> None:
         given["decoder_target_tokens"],
     )
     expected = theirs.init(jax.random.key(0), *words, enable_dropout=False)
-    ours = small_t5.Transformer(small_t5.config(**model))
+    ours = small_t5.Transformer(small_t5.make_config(**model))
     made = ours.init(jax.random.key(0), *words, enable_dropout=False)
-    small_t5.close(made["params"], expected["params"], 0, 0)
+    small_t5.assert_trees_close(made["params"], expected["params"], 0, 0)
     assert jax.tree.map(str, made["params_axes"]) == jax.tree.map(str, expected["params_axes"])
     variables = {"params": expected["params"]}
-    small_t5.close(
-        small_t5.evaluated(ours, variables, given), small_t5.evaluated(theirs, variables, given)
+    small_t5.assert_trees_close(
+        small_t5.compute_loss_and_gradient(ours, variables, given),
+        small_t5.compute_loss_and_gradient(theirs, variables, given),
     )
-    small_t5.close(
-        small_t5.evaluated(ours, variables, small_t5.packed()),
-        small_t5.evaluated(theirs, variables, small_t5.packed()),
+    small_t5.assert_trees_close(
+        small_t5.compute_loss_and_gradient(ours, variables, small_t5.make_packed_batch()),
+        small_t5.compute_loss_and_gradient(theirs, variables, small_t5.make_packed_batch()),
     )
 
 
 def test_a_decoder_alone() -> None:
-    given = small_t5.batch()
+    given = small_t5.make_batch()
     words = (given["decoder_input_tokens"], given["decoder_target_tokens"])
     settings = upstream_decoder.TransformerConfig(
         **{
@@ -70,7 +71,7 @@ def test_a_decoder_alone() -> None:
         num_layers=2,
     )
     theirs = upstream_decoder.DecoderWrapper(config=settings)
-    ours = small_t5.DecoderOnly(small_t5.config())
+    ours = small_t5.DecoderOnly(small_t5.make_config())
     expected = theirs.init(jax.random.key(0), *words, enable_dropout=False)
     assert jax.tree.map(
         np.shape, ours.init(jax.random.key(0), *words, enable_dropout=False)["params"]
@@ -82,9 +83,11 @@ def test_a_decoder_alone() -> None:
 
         def both(params: Any) -> Any:
             logits = module.apply({"params": params}, *words, enable_dropout=False, **how)
-            return small_t5.loss(logits, given), logits * given["decoder_loss_weights"][..., None]
+            return small_t5.compute_loss(logits, given), logits * given["decoder_loss_weights"][
+                ..., None
+            ]
 
         return jax.jit(jax.value_and_grad(both, has_aux=True))(expected["params"])
 
     for how in ({}, {"decoder_causal_attention": prefix}):
-        small_t5.close(evaluated(ours, how), evaluated(theirs, how))
+        small_t5.assert_trees_close(evaluated(ours, how), evaluated(theirs, how))

@@ -6,7 +6,7 @@ from rosetta.core.run_description import Run
 from rosetta.presets import preset_run
 from rosetta.tune import candidates
 from tests.support import errors
-from tests.support.resolved_presets import NO_SITE, resolved
+from tests.support.resolved_presets import NO_SITE, resolve_described
 
 
 def run(preset: str, gpus: int = 8, **settings: str) -> Run:
@@ -92,7 +92,7 @@ def test_default_candidates(described: Run, names: list[str]) -> None:
 
 
 def test_active_switches_are_not_tried() -> None:
-    settings = resolved("t5x-small", ROSETTA_WITH="user-buffers", combine="layers")
+    settings = resolve_described("t5x-small", ROSETTA_WITH="user-buffers", combine="layers")
     assert candidates.drop_active_candidates(
         ["batch", "user-buffers", "combine", "command-buffers", "batch"], settings
     ) == ["batch", "command-buffers"]
@@ -101,7 +101,7 @@ def test_active_switches_are_not_tried() -> None:
 def test_a_plan_refuses_launch_switches() -> None:
     assert candidates.parse_candidates("batch, combine", planned=True) == ["batch", "combine"]
     assert candidates.parse_candidates("command-buffers", planned=False) == ["command-buffers"]
-    with errors.refused(errors.UNSUPPORTED, where="--try", value="command-buffers"):
+    with errors.expect_user_error(errors.UNSUPPORTED, where="--try", value="command-buffers"):
         candidates.parse_candidates("command-buffers", planned=True)
-    with errors.refused(errors.UNKNOWN, where="--try", value="fast"):
+    with errors.expect_user_error(errors.UNKNOWN, where="--try", value="fast"):
         candidates.parse_candidates("fast", planned=False)

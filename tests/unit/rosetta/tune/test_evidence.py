@@ -46,11 +46,11 @@ def test_failed_trials_are_made_again(tmp_path: Path, kind: str) -> None:
 def test_evidence_of_another_tuning_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "tuned.jsonl"
     Evidence(file, ABOUT)
-    with errors.refused(
+    with errors.expect_user_error(
         errors.DIFFERS, where="tuned.jsonl", names=("card", "jax"), remedy="--evidence"
     ):
         Evidence(file, {**ABOUT, "card": "A100", "versions": {"jax": "0.11"}})
     file.write_text("no evidence\n")
-    with errors.refused(errors.INVALID, where="tuned.jsonl"):
+    with errors.expect_user_error(errors.INVALID, where="tuned.jsonl"):
         Evidence(file, ABOUT)
     assert file.read_text() == "no evidence\n"

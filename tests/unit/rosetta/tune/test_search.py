@@ -128,9 +128,9 @@ def test_the_number_of_trials_is_limited(most: int, batch: int | None, count: in
 
 
 def test_a_preset_that_does_not_run_is_an_error() -> None:
-    with errors.refused(errors.FAILED, where="rosetta tune", value="refused"):
+    with errors.expect_user_error(errors.FAILED, where="rosetta tune", value="refused"):
         Search(lambda *_: Outcome("refused", reason="no such vocabulary"), 3).run(
             8, PARTS, grow=True
         )
-    with errors.refused(errors.FAILED, where="rosetta tune", value="out-of-memory"):
+    with errors.expect_user_error(errors.FAILED, where="rosetta tune", value="out-of-memory"):
         Search(lambda *_: MEMORY, 3).run(8, PARTS, grow=True)

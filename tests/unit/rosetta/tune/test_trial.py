@@ -70,7 +70,7 @@ def test_a_trial_that_takes_too_long_is_ended_with_its_children(
     monkeypatch.setenv("PROGRAM", f"sleep 600 & echo $! > {tmp_path}/child; wait")
     make = trial.Trials("t5x-tiny", None, 1, {}, steps=20, seconds=0.5, logs=tmp_path / "logs")
     assert make(Choice(), 0).kind == "too long"
-    assert process_state.ended(int((tmp_path / "child").read_text()))
+    assert process_state.wait_until_ended(int((tmp_path / "child").read_text()))
 
 
 def test_the_rate_is_the_last_and_the_run_has_the_choice(
@@ -118,7 +118,7 @@ def test_pax_is_tried_on_synthetic_data() -> None:
 
 def test_a_tiny_model_is_tuned_for_real(tmp_path: Path) -> None:
     """Two trials at least, by T5X on the CPU; a minute where nothing else runs."""
-    required_modules.need("t5x")
+    required_modules.need_modules("t5x")
     env = {
         **os.environ,
         "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",

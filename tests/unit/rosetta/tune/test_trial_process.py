@@ -45,4 +45,4 @@ def test_a_trial_ends_when_the_tuning_is_killed(tmp_path: Path) -> None:
         time.sleep(0.05)
     tuning.kill()
     tuning.wait()
-    assert process_state.ended(int((tmp_path / "child").read_text()))
+    assert process_state.wait_until_ended(int((tmp_path / "child").read_text()))

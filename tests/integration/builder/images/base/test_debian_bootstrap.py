@@ -90,7 +90,7 @@ class Made:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """The layers of the locked trixie, made after a first try was killed."""
-    debian_packages.need("mmdebstrap", "dpkg-deb", "/usr/lib/apt/apt-helper")
+    debian_packages.need_programs("mmdebstrap", "dpkg-deb", "/usr/lib/apt/apt-helper")
     if os.geteuid() != 0:
         pytest.skip("NOT CHECKED: mmdebstrap is tested as root")
     lock, folder = _lock(), tmp_path_factory.mktemp("bootstrap")
@@ -172,7 +172,7 @@ def test_it_does_not_delete_through_a_mount(cache: Cache) -> None:
         pytest.skip("NOT CHECKED: this machine does not let us mount")
     try:
         (scratch / "proc/kept").touch()
-        with errors.refused(errors.IN_USE, value=1):
+        with errors.expect_user_error(errors.IN_USE, value=1):
             debian_bootstrap._refuse_mounts(scratch)
         assert (scratch / "proc/kept").exists()
     finally:
@@ -267,7 +267,7 @@ def test_the_os_layer_holds_only_what_is_new(made: Made) -> None:
 @pytest.mark.parametrize("name", ["docker", "buildah"])
 def test_an_engine_makes_the_same_layer(made: Made, name: str) -> None:
     base, above = made.layers
-    chosen = container_engines.needed(name, builds=True)
+    chosen = container_engines.need_engine(name, builds=True)
     with dockerfile_step.build_base(
         chosen,
         made.cache,
@@ -313,7 +313,7 @@ def test_what_runs_another_architecture_is_missed_before_anything_is_fetched(
         "amd64",
         packages=(Deb("x", "1", "all", "pool/x/x.deb", "a" * 64, 1, "os"),),
     )
-    with errors.refused(
+    with errors.expect_user_error(
         errors.UNSUPPORTED, value="amd64", names="arm64", remedy="--platform linux/arm64"
     ) as caught:
         debian_bootstrap.make_layers(cache, lock, debian_lock.ROOT, "gzip")
@@ -345,7 +345,7 @@ def test_what_was_installed_is_compared_with_the_list() -> None:
         [make_file("var/lib/dpkg/status", status.format("1.0"))], lock.packages, lock
     )
     for text in (status.format("1.1"), ""):
-        with errors.refused(errors.DIFFERS, names="git=1.0"):
+        with errors.expect_user_error(errors.DIFFERS, names="git=1.0"):
             debian_bootstrap._check_installed(
                 [make_file("var/lib/dpkg/status", text)], lock.packages, lock
             )

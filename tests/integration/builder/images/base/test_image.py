@@ -44,7 +44,7 @@ def _system() -> list[Entry]:
         "#!/bin/sh\ncase $0 in *ldconfig) echo libibverbs.so.1 librdmacm.so.1 libnuma.so.1;; esac\n",
         0o755,
     )
-    found = [entry for entry in debian_packages.system(libc=b"") if entry.path != "lib"]
+    found = [entry for entry in debian_packages.list_system_files(libc=b"") if entry.path != "lib"]
     return [
         *found,
         *real,
@@ -58,10 +58,10 @@ def _system() -> list[Entry]:
 
 @pytest.fixture(params=["docker", "buildah"])
 def chosen(request: pytest.FixtureRequest) -> Engine:
-    debian_packages.need("ldd")
+    debian_packages.need_programs("ldd")
     if os.uname().machine != "x86_64":
         pytest.skip("NOT CHECKED: the image of this test is for x86_64")
-    return container_engines.needed(request.param, builds=True)
+    return container_engines.need_engine(request.param, builds=True)
 
 
 def _resolve(
@@ -86,7 +86,7 @@ def _image(cache: Cache) -> tuple[Layer, oci_documents.Index]:
 
 
 def test_an_image_of_the_engines_own(chosen: Engine, cache: Cache, tmp_path: Path) -> None:
-    loaded = debian_packages.loaded(tmp_path)
+    loaded = debian_packages.load_manifest(tmp_path)
     made, index = _image(cache)
     chosen.load(cache, index, TAG)
     try:
@@ -100,8 +100,8 @@ def test_an_image_of_the_engines_own(chosen: Engine, cache: Cache, tmp_path: Pat
 
 
 def test_a_layout_is_taken_as_it_is(cache: Cache, tmp_path: Path) -> None:
-    loaded = debian_packages.loaded(tmp_path)
-    made = layer.write_layer(cache, "system", "base", "gzip", debian_packages.system)
+    loaded = debian_packages.load_manifest(tmp_path)
+    made = layer.write_layer(cache, "system", "base", "gzip", debian_packages.list_system_files)
     index = oci_documents.make_index(
         [oci_documents.make_image("amd64", [made], "1980-01-01T00:00:00Z", {"Env": ENV}, {})], {}
     )
@@ -118,7 +118,7 @@ def test_a_layout_is_taken_as_it_is(cache: Cache, tmp_path: Path) -> None:
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[str]:
     """An empty registry; yields HOST:PORT."""
-    with image_registry.real(tmp_path) as served:
+    with image_registry.serve_docker_registry(tmp_path) as served:
         yield served.host
 
 
@@ -131,7 +131,7 @@ def test_the_digest_of_a_registrys_image_is_recorded_at_first_use(
         )
     reference = f"{registry}/debian:trixie-slim"
     text = debian_packages.REAL.read_text(encoding="utf-8").replace("debian:trixie-slim", reference)
-    loaded = debian_packages.loaded(tmp_path)
+    loaded = debian_packages.load_manifest(tmp_path)
     (tmp_path / "manifest.yaml").write_text(text, encoding="utf-8")
     loaded = debian_packages.manifest_of(tmp_path)
     made, index = _image(cache)

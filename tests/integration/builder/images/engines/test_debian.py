@@ -58,13 +58,13 @@ def test_an_engine_makes_the_layer_that_mmdebstrap_makes(
     made: tuple[Cache, BaseLock, Layer, Layer], name: str
 ) -> None:
     cache, lock, lower, upper = made
-    used = container_engines.needed(name, builds=True)
+    used = container_engines.need_engine(name, builds=True)
     with dockerfile_step.build_base(
         used, cache, ROOT, [lower], container_engines.HERE, debian_lock.fetch_packages(cache, lock)
     ) as exported:
         ours = layer_normalisation.make_os_layer(cache, f"os-{name}", "gzip", exported)
     assert ours.digest == upper.digest
-    assert "usr/bin/python3" in container_engines.content(cache, ours)
+    assert "usr/bin/python3" in container_engines.read_layer_content(cache, ours)
 
 
 @contextmanager
@@ -140,7 +140,9 @@ def test_an_archive_behind_a_proxy_with_a_password(
     made: tuple[Cache, BaseLock, Layer, Layer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cache, _, lower, _ = made
-    used = container_engines.needed("buildah" if shutil.which("buildah") else "docker", builds=True)
+    used = container_engines.need_engine(
+        "buildah" if shutil.which("buildah") else "docker", builds=True
+    )
     bundle = tmp_path / "ca.pem"
     system = Path("/etc/ssl/certs/ca-certificates.crt")
     bundle.write_bytes(b"# certificate-7fe1\n" + (system.read_bytes() if system.exists() else b""))
@@ -154,7 +156,7 @@ def test_an_archive_behind_a_proxy_with_a_password(
             used, cache, ROOT, [lower], container_engines.HERE
         ) as exported:
             assert (
-                container_engines.holds(
+                container_engines.find_markers(
                     exported,
                     [
                         PASSWORD,
@@ -164,7 +166,7 @@ def test_an_archive_behind_a_proxy_with_a_password(
                 )
                 == []
             )
-            found = container_engines.content(
+            found = container_engines.read_layer_content(
                 cache, layer_normalisation.make_os_layer(cache, "proxied", "gzip", exported)
             )
     assert "usr/bin/python3" in found

@@ -67,7 +67,7 @@ def _small(cache: Cache) -> list[Layer]:
         make_file("usr/bin/dpkg-query", "#!/bin/sh\nexit 1\n", 0o755),
     )
     return [
-        container_engines.base(
+        container_engines.make_base_layer(
             cache,
             *programs,
             make_file("etc/keep/same", "same\n"),
@@ -106,13 +106,13 @@ def _host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 def test_the_host_is_seen_by_the_step_and_leaves_no_trace(
     shared: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    engine = container_engines.needed(name, builds=True)
+    engine = container_engines.need_engine(name, builds=True)
     markers = _host(monkeypatch, tmp_path)
     with dockerfile_step.build_base(
         engine, shared, ROOT, _small(shared), container_engines.HERE
     ) as exported:
-        assert container_engines.holds(exported, markers) == []
-        made = container_engines.content(
+        assert container_engines.find_markers(exported, markers) == []
+        made = container_engines.read_layer_content(
             shared, layer_normalisation.make_os_layer(shared, f"seen-{name}", "gzip", exported)
         )
     seen = {
@@ -140,14 +140,14 @@ def test_the_host_is_seen_by_the_step_and_leaves_no_trace(
 def test_the_search_finds_a_recipe_that_leaks(
     shared: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, way: str
 ) -> None:
-    engine = container_engines.needed(name, builds=True)
+    engine = container_engines.need_engine(name, builds=True)
     markers = _host(monkeypatch, tmp_path)
     scripts = {
         "file": "set -eu\nmkdir -p /usr/share/leak\ncat /run/secrets/* > /usr/share/leak/all\n",
         "name": "set -eu\nmkdir -p /usr/share/leak\nread -r line < /run/secrets/rosetta-ca; while read -r line; do case $line in *7fe1*) touch /usr/share/leak/$line ;; esac; done < /run/secrets/rosetta-ca\n",
         "config": "",
     }
-    root = container_engines.repository(
+    root = container_engines.copy_dockerfile_context(
         ROOT,
         tmp_path / "leaky",
         scripts[way],
@@ -156,12 +156,12 @@ def test_the_search_finds_a_recipe_that_leaks(
     with dockerfile_step.build_base(
         engine, shared, root, _small(shared), container_engines.HERE
     ) as exported:
-        assert container_engines.holds(exported, markers)
+        assert container_engines.find_markers(exported, markers)
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_base_whose_layers_are_zstd(shared: Cache, name: str) -> None:
-    engine = container_engines.needed(name, builds=True)
+    engine = container_engines.need_engine(name, builds=True)
     plain = _small(shared)[0]
     packed = layer.rewrite_layer(
         shared,
@@ -192,7 +192,7 @@ def test_a_base_whose_layers_are_zstd(shared: Cache, name: str) -> None:
 def test_a_base_with_a_user_or_a_shell_of_its_own(
     shared: Cache, name: str, settings: dict[str, object]
 ) -> None:
-    engine = container_engines.needed(name, builds=True)
+    engine = container_engines.need_engine(name, builds=True)
     reference = "localhost/rosetta-test-user:1"
     image = oci_documents.make_image(
         container_engines.HERE, _small(shared), "1980-01-01T00:00:00Z", settings, {}
@@ -203,7 +203,7 @@ def test_a_base_with_a_user_or_a_shell_of_its_own(
             engine, shared, ROOT, reference, container_engines.HERE
         ) as exported:
             assert (exported.base_count, len(exported.layers)) == (1, 2)
-            made = container_engines.content(
+            made = container_engines.read_layer_content(
                 shared,
                 layer_normalisation.make_os_layer(
                     shared, f"user-{name}-{settings['User']}", "gzip", exported
@@ -216,9 +216,9 @@ def test_a_base_with_a_user_or_a_shell_of_its_own(
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_step_that_fails_shows_its_last_words(shared: Cache, tmp_path: Path, name: str) -> None:
-    engine = container_engines.needed(name, builds=True)
+    engine = container_engines.need_engine(name, builds=True)
     script = "echo unrelated\necho 'reason 17' >&2\nprintf '\\033[31mred' >&2\nexit 7\n"
-    root = container_engines.repository(ROOT, tmp_path / "failing", script)
+    root = container_engines.copy_dockerfile_context(ROOT, tmp_path / "failing", script)
     with (
         pytest.raises(UserError) as caught,
         dockerfile_step.build_base(engine, shared, root, _small(shared), container_engines.HERE),
@@ -232,7 +232,7 @@ def test_a_step_that_fails_shows_its_last_words(shared: Cache, tmp_path: Path, n
 def test_both_engines_make_one_layer_twice(shared: Cache) -> None:
     digests = set()
     for name in ENGINES:
-        engine = container_engines.needed(name, builds=True)
+        engine = container_engines.need_engine(name, builds=True)
         for count in range(2):
             with dockerfile_step.build_base(
                 engine, shared, ROOT, _small(shared), container_engines.HERE
@@ -249,8 +249,8 @@ def test_both_engines_make_one_layer_twice(shared: Cache) -> None:
 def test_a_base_that_lacks_much_is_told_all_of_it_and_nothing_stays(
     shared: Cache, name: str
 ) -> None:
-    engine = container_engines.needed(name, builds=True)
-    on = [container_engines.base(shared)]
+    engine = container_engines.need_engine(name, builds=True)
+    on = [container_engines.make_base_layer(shared)]
     lacks = r"no apt-get .*lacks: python3 git numactl ps libibverbs\.so\.1 librdmacm\.so\.1 libnuma\.so\.1"
     with (
         pytest.raises(UserError, match=lacks) as caught,
@@ -270,7 +270,7 @@ def test_a_base_that_lacks_much_is_told_all_of_it_and_nothing_stays(
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_image_that_is_nowhere(shared: Cache, name: str) -> None:
-    engine = container_engines.needed(name, builds=True)
+    engine = container_engines.need_engine(name, builds=True)
     on = "localhost:1/none/such:1"
     with (
         pytest.raises(UserError) as caught,
@@ -289,10 +289,10 @@ def test_an_image_that_is_nowhere(shared: Cache, name: str) -> None:
 
 
 def test_the_recipe_counts_every_file_that_it_runs(tmp_path: Path) -> None:
-    root = container_engines.repository(ROOT, tmp_path / "own")
+    root = container_engines.copy_dockerfile_context(ROOT, tmp_path / "own")
     before = dockerfile_step.hash_recipe(root)
     assert before == dockerfile_step.hash_recipe(
-        container_engines.repository(ROOT, tmp_path / "same")
+        container_engines.copy_dockerfile_context(ROOT, tmp_path / "same")
     )
     for path in ("Dockerfile.base", "docker/packages", "docker/install-packages"):
         text = (root / path).read_text()
@@ -300,5 +300,5 @@ def test_the_recipe_counts_every_file_that_it_runs(tmp_path: Path) -> None:
         assert dockerfile_step.hash_recipe(root) != before, path
         (root / path).write_text(text)
     os.remove(root / "Dockerfile.base")
-    with errors.refused(errors.MISSING, where="Dockerfile.base"):
+    with errors.expect_user_error(errors.MISSING, where="Dockerfile.base"):
         dockerfile_step.hash_recipe(root)

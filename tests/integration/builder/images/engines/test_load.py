@@ -52,7 +52,7 @@ def _index(
         f"base-{compression}",
         "base",
         compression,
-        lambda: open(layer.blob_path(cache, container_engines.base(cache).digest), "rb"),  # noqa: SIM115 - from_tar closes it
+        lambda: open(layer.blob_path(cache, container_engines.make_base_layer(cache).digest), "rb"),  # noqa: SIM115 - from_tar closes it
     )
     images = []
     for architecture in architectures:
@@ -101,7 +101,7 @@ def _free_of(used: Engine, index: Index) -> bool:
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("compression", ["zstd", "gzip"])
 def test_loaded_and_run(shared: Cache, name: str, compression: str) -> None:
-    used = container_engines.needed(name)
+    used = container_engines.need_engine(name)
     index = _index(shared, compression=compression)
     with _tag(used, f"run-{compression}") as tag:
         assert used.load(shared, index, tag) == tag
@@ -138,7 +138,7 @@ def test_loaded_and_run(shared: Cache, name: str, compression: str) -> None:
 @pytest.mark.parametrize("name", ENGINES)
 def test_the_same_image_in_the_other_compression(shared: Cache, tmp_path: Path, name: str) -> None:
     """Its layers are the same unpacked, but none of the blobs is."""
-    used = container_engines.needed(name)
+    used = container_engines.need_engine(name)
     with _tag(used, "first") as first, _tag(used, "second") as second:
         used.load(shared, _index(shared, top="both", compression="gzip"), first)
         used.load(shared, _index(shared, top="both", compression="zstd"), second)
@@ -155,11 +155,11 @@ def test_the_same_image_in_the_other_compression(shared: Cache, tmp_path: Path, 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_several_architectures_under_one_name(shared: Cache, name: str) -> None:
-    used = container_engines.needed(name)
+    used = container_engines.need_engine(name)
     index = _index(shared, ("amd64", "arm64"), top="several")
     with _tag(used, "several") as tag:
         if isinstance(used, Docker) and not used._has_containerd_store():
-            with errors.refused(
+            with errors.expect_user_error(
                 errors.UNSUPPORTED, names=("amd64", "arm64"), remedy=("--platform", "oci:")
             ):
                 used.load(shared, index, tag)
@@ -176,7 +176,7 @@ def test_several_architectures_under_one_name(shared: Cache, name: str) -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_blob_that_is_not_what_it_should_be_gives_no_name(tmp_path: Path, name: str) -> None:
-    used = container_engines.needed(name)
+    used = container_engines.need_engine(name)
     cache = Cache(tmp_path / "cache")
     index = _index(cache, top="broken")
     blob = layer.blob_path(cache, index.images[0].layers[1].digest)
@@ -197,7 +197,7 @@ def test_a_blob_that_is_not_what_it_should_be_gives_no_name(tmp_path: Path, name
 def test_a_kill_leaves_no_name_and_a_rerun_ends_right(
     shared: Cache, tmp_path: Path, name: str
 ) -> None:
-    used = container_engines.needed(name)
+    used = container_engines.need_engine(name)
     big = layer.write_layer(
         shared, "big", "big", "zstd", lambda: [make_file("opt/big", os.urandom(1 << 20) * 100)]
     )
@@ -205,7 +205,7 @@ def test_a_kill_leaves_no_name_and_a_rerun_ends_right(
         [
             oci_documents.make_image(
                 container_engines.HERE,
-                [container_engines.base(shared), big],
+                [container_engines.make_base_layer(shared), big],
                 "2026-01-02T03:04:05Z",
                 {"Cmd": ["id", "-u"]},
                 {},
@@ -243,7 +243,7 @@ def test_a_kill_leaves_no_name_and_a_rerun_ends_right(
 @pytest.mark.parametrize("name", ENGINES)
 def test_what_a_killed_run_left_goes_even_where_nothing_is_to_do(shared: Cache, name: str) -> None:
     """Killed between the image's name and the end of its temporary one."""
-    used = container_engines.needed(name)
+    used = container_engines.need_engine(name)
     index = _index(shared, top="left")
     with _tag(used, "left") as tag:
         used.load(shared, index, tag)
@@ -273,17 +273,17 @@ def test_a_program_of_an_engine_ends_with_us(tmp_path: Path) -> None:
 
 
 def test_choice() -> None:
-    with errors.refused(errors.UNKNOWN, where="--engine", value="lxc", remedy="docker"):
+    with errors.expect_user_error(errors.UNKNOWN, where="--engine", value="lxc", remedy="docker"):
         container_engine.choose_engine("lxc")
 
 
 def test_none_at_all_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with errors.refused(errors.MISSING, where="--engine", remedy="oci:PATH"):
+    with errors.expect_user_error(errors.MISSING, where="--engine", remedy="oci:PATH"):
         container_engine.choose_engine()
     assert container_engine.find_engine() is None
     for name in ENGINES:
-        with errors.refused(errors.MISSING, value=name, remedy=f"install {name}"):
+        with errors.expect_user_error(errors.MISSING, value=name, remedy=f"install {name}"):
             container_engine.find_engine(name)
 
 
@@ -291,5 +291,5 @@ def test_a_daemon_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     if not shutil.which("docker"):
         pytest.skip("NOT CHECKED: no docker program here")
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    with errors.refused(errors.UNREACHABLE, where="docker", remedy="DOCKER_HOST"):
+    with errors.expect_user_error(errors.UNREACHABLE, where="docker", remedy="DOCKER_HOST"):
         container_engine.choose_engine("docker")

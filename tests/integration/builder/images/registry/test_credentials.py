@@ -36,7 +36,7 @@ __all__ = ["pauses_", "served_"]  # fixtures
 def memory() -> Iterator[tuple[Memory, Served]]:
     kept = Memory()
     kept.user = "me:my-password"
-    with image_registry.serving(kept.answer, kept.lose) as found:
+    with image_registry.serve_answers(kept.answer, kept.lose) as found:
         yield kept, found
 
 
@@ -60,9 +60,11 @@ def test_a_login_is_used(
     kept, served = memory
     kept.bearer = f"http://{served.host}/token" if bearer else ""
     with pytest.raises(UserError, match=r"login|denied"):
-        image_push.push_image(cache, image_registry.image(cache), f"{served.host}/team/t5x:latest")
+        image_push.push_image(
+            cache, image_registry.make_image(cache), f"{served.host}/team/t5x:latest"
+        )
     _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
-    image_push.push_image(cache, image_registry.image(cache), f"{served.host}/team/t5x:latest")
+    image_push.push_image(cache, image_registry.make_image(cache), f"{served.host}/team/t5x:latest")
     assert bearer == any(
         asked.get("scope") == ["repository:team/t5x:pull,push"] and asked.get("service") == ["kit"]
         for asked in kept.asked
@@ -75,7 +77,7 @@ def test_a_token_for_everyone_and_one_for_a_login_of_before(
     kept, served = memory
     kept.bearer, kept.anonymous = f"http://{served.host}/token", True
     name = f"{served.host}/team/t5x:latest"
-    index = image_registry.image(cache)
+    index = image_registry.make_image(cache)
     image_push.push_image(cache, index, name)
     assert image_registry.pull_manifest(name).digest == index.digest
     assert [asked["scope"] for asked in kept.asked] == [
@@ -102,7 +104,7 @@ def test_a_token_that_runs_out_is_asked_for_again(
     _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
     monkeypatch.setattr(transport, "THREADS", 1)
     served.faults.append(Fault("out", "PUT", "uploads", skip=1))
-    index = image_registry.image(cache)
+    index = image_registry.make_image(cache)
     image_push.push_image(cache, index, f"{served.host}/t5x:latest")
     assert served.faults[0].times == 0
     assert len(kept.asked) == 2
@@ -118,10 +120,10 @@ def test_wrong_credentials_are_said_so_and_not_shown(
         monkeypatch,
         {"auths": {served.host: {"username": "me", "password": "hunter2"}}},
     )
-    with errors.refused(
+    with errors.expect_user_error(
         errors.DENIED, value=401, names="credentials kept", remedy=f"docker login {served.host}"
     ) as problem:
-        image_push.push_image(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
+        image_push.push_image(cache, image_registry.make_image(cache), f"{served.host}/t5x:latest")
     assert "hunter2" not in str(problem.value) + repr(problem.value.__cause__) + repr(
         credentials.find_credentials(reference.parse_reference(f"{served.host}/t5x"))
     )
@@ -168,7 +170,7 @@ def test_what_a_registry_repeats_of_a_login_is_not_shown(
         )
 
     secrets.remember([], {})
-    with image_registry.serving(answer, kept.lose) as served:
+    with image_registry.serve_answers(answer, kept.lose) as served:
         kept.bearer = f"http://{served.host}/token" if bearer else ""
         _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
         with pytest.raises(UserError, match="refused: ") as problem:
@@ -227,7 +229,7 @@ def test_a_credential_helper_is_asked(
     ]
     for settings in both:
         _logged_in(tmp_path / "docker", monkeypatch, settings)
-        image_push.push_image(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
+        image_push.push_image(cache, image_registry.make_image(cache), f"{served.host}/t5x:latest")
         assert (
             credentials.find_credentials(reference.parse_reference("elsewhere.example/t5x"))
             == credentials.ANONYMOUS
@@ -237,7 +239,9 @@ def test_a_credential_helper_is_asked(
         credentials.find_credentials(reference.parse_reference(f"{served.host}/t5x"))
     assert "my-password" not in str(problem.value)
     _logged_in(tmp_path / "docker", monkeypatch, {"credsStore": "../x"})
-    with errors.refused(errors.INVALID, where="config.json", remedy="docker-credential-X"):
+    with errors.expect_user_error(
+        errors.INVALID, where="config.json", remedy="docker-credential-X"
+    ):
         credentials.find_credentials(reference.parse_reference(f"{served.host}/t5x"))
 
 
@@ -249,7 +253,7 @@ def test_a_broken_file_of_logins_is_one_line(
 ) -> None:
     (tmp_path / "config.json").write_text(text.replace("HOST", "example.org"), encoding="utf-8")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    with errors.refused(errors.INVALID, where="config.json", remedy="log in"):
+    with errors.expect_user_error(errors.INVALID, where="config.json", remedy="log in"):
         credentials.find_credentials(reference.parse_reference("example.org/t5x"))
 
 
@@ -262,7 +266,7 @@ def test_no_other_host_hears_who_we_are(
         "machine 127.0.0.1 login me password my-password\n", encoding="ascii"
     )
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    index = image_registry.image(cache)
+    index = image_registry.make_image(cache)
     image_push.push_image(cache, index, f"{served.host}/t5x:latest")
 
     def elsewhere(
@@ -270,7 +274,7 @@ def test_no_other_host_hears_who_we_are(
     ) -> image_registry.Answer:
         return 200, {}, kept.blobs["t5x", target.removeprefix("/")]
 
-    with image_registry.serving(elsewhere, lambda _: None) as other:
+    with image_registry.serve_answers(elsewhere, lambda _: None) as other:
         kept.redirect = f"http://{other.host}"
         wanted = index.images[0].layers[0]
         download.fetch_blob(f"{served.host}/t5x", wanted.digest, wanted.size, tmp_path / "blob")
@@ -287,10 +291,14 @@ def test_the_loopback_address_goes_past_every_proxy(
     with image_registry.closed_port() as port:
         for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://user:secret@127.0.0.1:{port}")
-        image_push.push_image(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
+        image_push.push_image(cache, image_registry.make_image(cache), f"{served.host}/t5x:latest")
         monkeypatch.setenv(reference.INSECURE_REGISTRIES, "registry.invalid")
-        with errors.refused(errors.UNREACHABLE, where="registry.invalid", names="proxy") as problem:
-            image_push.push_image(cache, image_registry.image(cache), "registry.invalid/t5x:latest")
+        with errors.expect_user_error(
+            errors.UNREACHABLE, where="registry.invalid", names="proxy"
+        ) as problem:
+            image_push.push_image(
+                cache, image_registry.make_image(cache), "registry.invalid/t5x:latest"
+            )
     assert "secret" not in str(problem.value)
 
 
@@ -300,8 +308,8 @@ def test_a_login_is_not_told_to_another_host_without_https(
     kept, served = memory
     _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
     kept.bearer = "http://elsewhere.invalid/token"
-    with errors.refused(errors.DENIED, where=served.host, value=None):
-        image_push.push_image(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
+    with errors.expect_user_error(errors.DENIED, where=served.host, value=None):
+        image_push.push_image(cache, image_registry.make_image(cache), f"{served.host}/t5x:latest")
 
 
 @pytest.fixture
@@ -362,10 +370,10 @@ def test_a_registry_with_tls_on_this_machine(
     """It is spoken to as it speaks itself, and its CA counts wherever the machine names it."""
     certificate, context = tls
     kept = Memory()
-    with image_registry.serving(kept.answer, kept.lose, context) as served:
+    with image_registry.serve_answers(kept.answer, kept.lose, context) as served:
         name = f"{served.host}/t5x:latest"
-        with errors.refused(errors.DENIED, where=served.host, remedy="SSL_CERT_FILE"):
-            image_push.push_image(cache, image_registry.image(cache), name)
+        with errors.expect_user_error(errors.DENIED, where=served.host, remedy="SSL_CERT_FILE"):
+            image_push.push_image(cache, image_registry.make_image(cache), name)
         folder = tmp_path / "config/containers/certs.d" / served.host
         folder.mkdir(parents=True)
         if place == "certs.d":
@@ -380,7 +388,7 @@ def test_a_registry_with_tls_on_this_machine(
                 place.split(maxsplit=1)[0] if place != "two folders" else "SSL_CERT_DIR",
                 both if place == "two folders" else str(tmp_path / "certificates"),
             )
-        image_push.push_image(cache, image_registry.image(cache), name)
+        image_push.push_image(cache, image_registry.make_image(cache), name)
         assert served.tag("t5x", "latest")
 
 
@@ -424,9 +432,9 @@ def test_a_registry_without_head(cache: Cache, status: int) -> None:
     ) -> image_registry.Answer:
         return (status, {}, b"") if method == "HEAD" else kept.answer(method, target, headers, body)
 
-    with image_registry.serving(answer, kept.lose) as served:
+    with image_registry.serve_answers(answer, kept.lose) as served:
         pushed = image_push.push_image(
-            cache, image_registry.image(cache), f"{served.host}/t5x:latest"
+            cache, image_registry.make_image(cache), f"{served.host}/t5x:latest"
         )
         assert image_registry.pull_manifest(f"{served.host}/t5x:latest").digest == pushed.digest
 
@@ -437,11 +445,11 @@ def test_a_body_that_drips_is_given_up(
     """However slow each byte is, a read does not wait for a whole piece, and too few bytes a second end it."""
     kept, served = memory
     kept.user = ""
-    image_push.push_image(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
+    image_push.push_image(cache, image_registry.make_image(cache), f"{served.host}/t5x:latest")
     monkeypatch.setattr(transport, "_MINIMUM_RATE_AFTER", 0)
     monkeypatch.setattr(transport, "_MINIMUM_RATE", 1 << 60)
     monkeypatch.setattr(transport, "TRIES", 1)
-    with errors.refused(errors.UNREACHABLE, names=(" bytes in 0 s", "1 times")):
+    with errors.expect_user_error(errors.UNREACHABLE, names=(" bytes in 0 s", "1 times")):
         image_registry.pull_manifest(f"{served.host}/t5x:latest")
 
 
@@ -453,15 +461,15 @@ def test_the_machines_ca_bundle_counts(
         monkeypatch.setattr(module, "is_loopback", lambda _: False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     kept = Memory()
-    with image_registry.serving(kept.answer, kept.lose, context) as served:
+    with image_registry.serve_answers(kept.answer, kept.lose, context) as served:
         name = f"{served.host}/t5x:latest"
-        with errors.refused(errors.DENIED, where=served.host, remedy="SSL_CERT_FILE"):
-            image_push.push_image(cache, image_registry.image(cache), name)
+        with errors.expect_user_error(errors.DENIED, where=served.host, remedy="SSL_CERT_FILE"):
+            image_push.push_image(cache, image_registry.make_image(cache), name)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        image_push.push_image(cache, image_registry.image(cache), name)
+        image_push.push_image(cache, image_registry.make_image(cache), name)
         assert served.tag("t5x", "latest")
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nothing.pem"))
-        with errors.refused(errors.MISSING, where="nothing.pem", remedy="SSL_CERT_FILE"):
+        with errors.expect_user_error(errors.MISSING, where="nothing.pem", remedy="SSL_CERT_FILE"):
             image_registry.pull_manifest(name)
 
 
@@ -481,5 +489,5 @@ def test_https_is_left_for_nothing() -> None:
             ("http://elsewhere.example/x", errors.DENIED),
             ("file:///etc/passwd", errors.INVALID),
         ):
-            with errors.refused(kind, where="example.org/t5x:1"):
+            with errors.expect_user_error(kind, where="example.org/t5x:1"):
                 connection.resolve_location(bad, "https://example.org/v2/")

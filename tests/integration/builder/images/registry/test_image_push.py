@@ -28,7 +28,7 @@ __all__ = ["pauses_", "served_"]  # fixtures
 
 
 def test_an_image_goes_there_and_comes_back(cache: Cache, served: Served, tmp_path: Path) -> None:
-    index = image_registry.image(cache, architectures=("amd64", "arm64"))
+    index = image_registry.make_image(cache, architectures=("amd64", "arm64"))
     pushed = image_push.push_image(cache, index, f"{served.host}/team/t5x:cuda13")
     assert (pushed.digest, pushed.moved, pushed.previous) == (index.digest, pushed.total, "")
     assert served.tag("team/t5x", "cuda13") == index.digest
@@ -50,9 +50,9 @@ def test_an_image_goes_there_and_comes_back(cache: Cache, served: Served, tmp_pa
 
 def test_only_what_is_missing_moves(cache: Cache, served: Served) -> None:
     name = f"{served.host}/t5x:nightly"
-    first = image_registry.image(cache, size=3_000_000)
+    first = image_registry.make_image(cache, size=3_000_000)
     image_push.push_image(cache, first, name)
-    second = image_registry.image(cache, size=3_000_000, top="two")
+    second = image_registry.make_image(cache, size=3_000_000, top="two")
     pushed = image_push.push_image(cache, second, name)
     assert (served.tag("t5x", "nightly"), pushed.previous) == (second.digest, first.digest)
     assert pushed.moved == second.images[0].layers[-1].size + sum(
@@ -67,7 +67,7 @@ def test_only_what_is_missing_moves(cache: Cache, served: Served) -> None:
 
 
 def test_blobs_of_a_repository_beside_are_mounted(cache: Cache, served: Served) -> None:
-    index = image_registry.image(cache)
+    index = image_registry.make_image(cache)
     image_push.push_image(cache, index, f"{served.host}/base:1")
     served.log.clear()
     pushed = image_push.push_image(cache, index, f"{served.host}/other:1", "base")
@@ -104,9 +104,11 @@ def test_a_failed_push_moves_no_tag_and_the_next_one_moves_the_rest(
     cache: Cache, served: Served, fault: Fault
 ) -> None:
     name = f"{served.host}/team/t5x:latest"
-    old = image_registry.image(cache, top="old")
+    old = image_registry.make_image(cache, top="old")
     image_push.push_image(cache, old, name)
-    new = image_registry.image(cache, top="new", size=200_000, architectures=("amd64", "arm64"))
+    new = image_registry.make_image(
+        cache, top="new", size=200_000, architectures=("amd64", "arm64")
+    )
     served.faults.append(Fault(**vars(fault)))
     with pytest.raises(UserError) as problem:
         image_push.push_image(cache, new, name)
@@ -145,7 +147,7 @@ def test_what_passes_by_is_tried_again(
     cache: Cache, served: Served, fault: Fault, pauses: list[float]
 ) -> None:
     served.faults.append(Fault(**vars(fault)))
-    index = image_registry.image(cache)
+    index = image_registry.make_image(cache)
     image_push.push_image(cache, index, f"{served.host}/t5x:latest")
     assert served.tag("t5x", "latest") == index.digest
     assert served.faults[0].times == 0
@@ -156,7 +158,10 @@ def test_a_blob_that_is_lost_after_all_was_accepted_is_noticed(
     cache: Cache, served: Served
 ) -> None:
     name = f"{served.host}/t5x:latest"
-    old, new = image_registry.image(cache, top="old"), image_registry.image(cache, top="new")
+    old, new = (
+        image_registry.make_image(cache, top="old"),
+        image_registry.make_image(cache, top="new"),
+    )
     image_push.push_image(cache, old, name)
     lost = new.images[0].layers[-1].digest
     served.before = lambda method, _path: (
@@ -164,7 +169,7 @@ def test_a_blob_that_is_lost_after_all_was_accepted_is_noticed(
         if method == "HEAD" and new.digest in str(served.sent("PUT"))
         else None
     )
-    with errors.refused(errors.FAILED, value=lost):
+    with errors.expect_user_error(errors.FAILED, value=lost):
         image_push.push_image(cache, new, name)
     assert served.tag("t5x", "latest") == old.digest
     served.before = lambda _method, _path: None
@@ -181,7 +186,7 @@ from builder.core.cache import Cache
 from builder.images.registry import image_push
 from tests.support import image_registry
 cache = Cache(Path(sys.argv[1]))
-image_push.push_image(cache, image_registry.image(cache, top="new"), sys.argv[2])
+image_push.push_image(cache, image_registry.make_image(cache, top="new"), sys.argv[2])
 """
 
 
@@ -191,7 +196,10 @@ image_push.push_image(cache, image_registry.image(cache, top="new"), sys.argv[2]
 )
 def test_a_killed_push_moves_no_tag(cache: Cache, served: Served, method: str, path: str) -> None:
     name = f"{served.host}/t5x:latest"
-    old, new = image_registry.image(cache, top="old"), image_registry.image(cache, top="new")
+    old, new = (
+        image_registry.make_image(cache, top="old"),
+        image_registry.make_image(cache, top="new"),
+    )
     image_push.push_image(cache, old, name)
     with subprocess.Popen(
         [sys.executable, "-c", _PUSHER, str(cache.root), name], stderr=subprocess.DEVNULL
@@ -213,7 +221,7 @@ def test_a_killed_push_moves_no_tag(cache: Cache, served: Served, method: str, p
 
 def test_retry_after_is_honoured(cache: Cache, served: Served, pauses: list[float]) -> None:
     served.faults.append(Fault("429", "PUT", "uploads", retry_after="17"))
-    image_push.push_image(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
+    image_push.push_image(cache, image_registry.make_image(cache), f"{served.host}/t5x:latest")
     assert pauses == [17.0]
 
 
@@ -222,7 +230,7 @@ def test_a_registry_that_does_not_take_large_bodies_gets_pieces(
 ) -> None:
     monkeypatch.setattr(upload, "CHUNK", 100_000)
     served.faults.append(Fault("413", "PUT", "uploads", larger=400_000, times=9))
-    index = image_registry.image(cache, size=450_000)
+    index = image_registry.make_image(cache, size=450_000)
     pushed = image_push.push_image(cache, index, f"{served.host}/t5x:latest")
     assert pushed.moved == pushed.total
     assert served.tag("t5x", "latest") == index.digest
@@ -230,19 +238,19 @@ def test_a_registry_that_does_not_take_large_bodies_gets_pieces(
 
 
 def test_a_damaged_blob_of_ours_is_named(cache: Cache, served: Served) -> None:
-    index = image_registry.image(cache)
+    index = image_registry.make_image(cache)
     damaged = layer.blob_path(cache, index.images[0].layers[1].digest)
     data = bytearray(damaged.read_bytes())
     data[1000] ^= 1
     damaged.chmod(0o644)
     damaged.write_bytes(data)
-    with errors.refused(errors.DAMAGED, where=damaged):
+    with errors.expect_user_error(errors.DAMAGED, where=damaged):
         image_push.push_image(cache, index, f"{served.host}/t5x:latest")
     assert served.tag("t5x", "latest") == ""
 
 
 def test_a_blob_comes_whole_or_not_at_all(cache: Cache, served: Served, tmp_path: Path) -> None:
-    index = image_registry.image(cache)
+    index = image_registry.make_image(cache)
     name = f"{served.host}/t5x:latest"
     image_push.push_image(cache, index, name)
     wanted = index.images[0].layers[1]
@@ -256,7 +264,10 @@ def test_a_blob_comes_whole_or_not_at_all(cache: Cache, served: Served, tmp_path
 
 
 def test_two_pushes_at_once_end_right(cache: Cache, served: Served) -> None:
-    first, second = image_registry.image(cache, top="a"), image_registry.image(cache, top="b")
+    first, second = (
+        image_registry.make_image(cache, top="a"),
+        image_registry.make_image(cache, top="b"),
+    )
     problems: list[BaseException] = []
 
     def one(index: oci_documents.Index) -> None:
@@ -277,17 +288,19 @@ def test_two_pushes_at_once_end_right(cache: Cache, served: Served) -> None:
 
 
 def test_what_is_no_image_is_said_so(served: Served) -> None:
-    with errors.refused(errors.FAILED, value=404):
+    with errors.expect_user_error(errors.FAILED, value=404):
         image_registry.pull_manifest(f"{served.host}/nothing:here")
     served.faults.append(Fault("html", "GET", times=9))
-    with errors.refused(errors.INVALID, names="web page"):
+    with errors.expect_user_error(errors.INVALID, names="web page"):
         image_registry.pull_manifest(f"{served.host}/nothing:here")
 
 
 def test_nothing_listens(cache: Cache) -> None:
     with (
         image_registry.closed_port() as port,
-        errors.refused(errors.UNREACHABLE, where=f"127.0.0.1:{port}") as problem,
+        errors.expect_user_error(errors.UNREACHABLE, where=f"127.0.0.1:{port}") as problem,
     ):
-        image_push.push_image(cache, image_registry.image(cache), f"127.0.0.1:{port}/t5x:latest")
+        image_push.push_image(
+            cache, image_registry.make_image(cache), f"127.0.0.1:{port}/t5x:latest"
+        )
     assert "\n" not in str(problem.value)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tests.support import errors, small_distribution
-from tests.support.bisect_history import Story, culprit, lined
+from tests.support.bisect_history import Story, get_only_culprit, make_numbered_file
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ def test_a_commit_of_an_upstream(story: Story) -> None:
     story.end("good")
     commits = story.many(40, bad=27)
     story.end("bad")
-    found = culprit(result := story.found(BAD))
+    found = get_only_culprit(result := story.found(BAD))
     assert (found["kind"], found["source"], found["commit"], found["subject"]) == (
         "commit",
         "thing",
@@ -35,44 +35,51 @@ def test_at_either_end_of_the_list(story: Story, index: int) -> None:
     story.end("good")
     commits = story.many(40, bad=index)
     story.end("bad")
-    assert culprit(story.found(BAD))["commit"] == commits[index]
+    assert get_only_culprit(story.found(BAD))["commit"] == commits[index]
 
 
 def test_a_patch_among_commits(story: Story) -> None:
-    story.commit("files", one_py=lined("x"), two_py=lined("x"), three_py=lined("x"))
+    story.commit(
+        "files",
+        one_py=make_numbered_file("x"),
+        two_py=make_numbered_file("x"),
+        three_py=make_numbered_file("x"),
+    )
     story.end("good")
     story.many(20)
     story.end("bad")
     for name in ("one", "two", "three"):
-        story.patch("bad", name, f"{name}.py", lined("bad" if name == "two" else "good"))
-    found = culprit(result := story.found("'bad' in text('two.py')"))
+        story.patch(
+            "bad", name, f"{name}.py", make_numbered_file("bad" if name == "two" else "good")
+        )
+    found = get_only_culprit(result := story.found("'bad' in text('two.py')"))
     assert (found["kind"], found["name"], found["files"]) == ("patch", "two", ["two.py"])
     assert "added" in found["what"]
     assert result["candidates"] == 23
 
 
 def test_a_changed_and_a_removed_patch(story: Story) -> None:
-    story.commit("files", mine_py=lined("x"), needed_py=lined("x"))
+    story.commit("files", mine_py=make_numbered_file("x"), needed_py=make_numbered_file("x"))
     for end in ("good", "bad"):
         story.end(end)
-        story.patch(end, "mine", "mine.py", lined("fine" if end == "good" else "bad"))
-    story.patch("good", "needed", "needed.py", lined("ours"))
+        story.patch(end, "mine", "mine.py", make_numbered_file("fine" if end == "good" else "bad"))
+    story.patch("good", "needed", "needed.py", make_numbered_file("ours"))
     for name, expression, change in (
         ("mine", "'bad' in text('mine.py')", "changed"),
         ("needed", "'ours' not in text('needed.py')", "removed"),
     ):
-        found = culprit(story.found(expression))
+        found = get_only_culprit(story.found(expression))
         assert (found["kind"], found["name"]) == ("patch", name)
         assert change in found["what"]
 
 
 def test_a_pair_of_a_commit_and_a_patch(story: Story) -> None:
-    story.commit("files", half_py=lined("x"), other_py=lined("x"))
+    story.commit("files", half_py=make_numbered_file("x"), other_py=make_numbered_file("x"))
     story.end("good")
     commits = story.many(30, bad=11)
     story.end("bad")
-    story.patch("bad", "half", "half.py", lined("bad"))
-    story.patch("bad", "other", "other.py", lined("fine"))
+    story.patch("bad", "half", "half.py", make_numbered_file("bad"))
+    story.patch("bad", "other", "other.py", make_numbered_file("fine"))
     result = story.found(f"{BAD} and 'bad' in text('half.py')")
     assert result["pair"]
     assert [[unit["name"] for unit in group] for group in result["culprits"]] == [
@@ -96,7 +103,7 @@ def test_the_commit_that_a_merge_brought(story: Story) -> None:
     merge = story.commit("merge", base, inner[-1])
     story.many(4)
     story.end("bad")
-    found = culprit(story.found(BAD, merged=7))
+    found = get_only_culprit(story.found(BAD, merged=7))
     assert (found["commit"], found["merged_by"], found["files"]) == (
         inner[2],
         merge,
@@ -110,7 +117,7 @@ def test_a_merge_that_is_itself_to_blame(story: Story) -> None:
     inner = story.commit("branch", base, g_py="x\n")
     merge = story.commit("merge", base, inner, bad_py="bad\n")
     story.end("bad")
-    found = culprit(story.found(BAD, merged=2))
+    found = get_only_culprit(story.found(BAD, merged=2))
     assert (found["commit"], found["merged_by"]) == (merge, None)
 
 
@@ -118,7 +125,7 @@ def test_the_bad_end_may_be_the_older_one(story: Story) -> None:
     story.end("bad")
     commits = story.many(20, bad=7)
     story.end("good")
-    found = culprit(story.found("not text('bad.py')"))
+    found = get_only_culprit(story.found("not text('bad.py')"))
     assert (found["commit"], found["back"]) == (commits[7], True)
     assert found["what"].startswith("without ")
 
@@ -129,7 +136,7 @@ def test_pins_that_share_no_line_are_one_change(story: Story) -> None:
     story.commit("elsewhere", first, bad_py="bad\n")
     story.end("bad")
     result = story.found(BAD)
-    assert culprit(result)["kind"] == "move"
+    assert get_only_culprit(result)["kind"] == "move"
     assert "force-pushed" in result["notes"][0]
 
 
@@ -147,13 +154,13 @@ def test_a_patch_made_anew_is_no_change_and_is_taken_as_it_applies(story: Story)
     ):
         patch.write_text(
             patch.read_text().replace(
-                small_distribution.blob(text),
-                small_distribution.blob(text.replace("# a thing", "# the thing")),
+                small_distribution.hash_blob(text),
+                small_distribution.hash_blob(text.replace("# a thing", "# the thing")),
             )
         )
     patch.write_text(patch.read_text().replace("# a thing", "# the thing"))
     result = story.found(BAD)
-    assert (culprit(result)["commit"], result["candidates"], result["skipped"]) == (
+    assert (get_only_culprit(result)["commit"], result["candidates"], result["skipped"]) == (
         commits[6],
         16,
         [],
@@ -173,7 +180,7 @@ def test_a_file_of_ours(story: Story) -> None:
         for name in ("a.py", "b.py"):
             (into / name).write_text("bad\n" if (end, name) == ("bad", "b.py") else f"{end}\n")
         (into / "REPLACES").write_text("a.py new\nb.py new\n")
-    found = culprit(story.found("text('b.py') == 'bad\\n'"))
+    found = get_only_culprit(story.found("text('b.py') == 'bad\\n'"))
     assert (found["kind"], found["name"]) == ("overlay", "b.py")
     assert "changed" in found["what"]
 
@@ -183,7 +190,7 @@ def test_skips_are_gone_around_and_told(story: Story) -> None:
     commits = story.many(32, bad=20)
     story.end("bad")
     status, document = story.run(f"125 if text('f15.py') and not text('f16.py') else {BAD}")
-    assert (status, culprit(document["result"])["commit"]) == (0, commits[20])
+    assert (status, get_only_culprit(document["result"])["commit"]) == (0, commits[20])
     assert [each["why"] for each in document["result"]["skipped"]] == [
         "the command ended with status 125"
     ]
@@ -200,12 +207,12 @@ def test_what_cannot_be_told_apart_is_all_named(story: Story) -> None:
 
 def test_a_mixture_that_cannot_be_built_is_skipped(story: Story) -> None:
     """Both pins have patches of their own that fit nowhere else; between them nothing can be built."""
-    story.commit("files", mine_py=lined("old"))
+    story.commit("files", mine_py=make_numbered_file("old"))
     story.end("good")
-    story.patch("good", "mine", "mine.py", lined("ours"))
-    commits = [story.commit("rewritten", mine_py=lined("new")), *story.many(8, bad=3)]
+    story.patch("good", "mine", "mine.py", make_numbered_file("ours"))
+    commits = [story.commit("rewritten", mine_py=make_numbered_file("new")), *story.many(8, bad=3)]
     story.end("bad")
-    story.patch("bad", "mine", "mine.py", lined("ours and new"))
+    story.patch("bad", "mine", "mine.py", make_numbered_file("ours and new"))
     status, document = story.run(BAD)
     assert status == 1
     skipped = document["result"]["skipped"]
@@ -230,7 +237,7 @@ def test_ends_that_tell_nothing(story: Story, expression: str, answer: str, wher
     story.end("bad")
     status, document = story.run(expression)
     assert status == 2
-    errors.check(errors.from_document(document), errors.CONFLICT, where=where, value=answer)
+    errors.check_error(errors.from_document(document), errors.CONFLICT, where=where, value=answer)
     assert story.calls() == (2 if where == "--bad" else 1)
     assert story.main("bisect", "--status", *story.common())[0] == 2
 
@@ -241,7 +248,7 @@ def test_a_command_that_answers_in_two_ways(story: Story) -> None:
     story.end("bad")
     status, document = story.run("calls % 2", "--repeat", "2")
     assert status == 2
-    errors.check(errors.from_document(document), errors.DIFFERS, value="bad, good")
+    errors.check_error(errors.from_document(document), errors.DIFFERS, value="bad, good")
 
 
 @pytest.mark.parametrize("status", [126, 130, -9])
@@ -259,7 +266,7 @@ def test_a_command_that_gives_up_loses_no_answer(story: Story, status: int) -> N
     assert (status_, len(document["result"]["trials"]), document["result"]["done"]) == (0, 3, False)
     stop.unlink()
     status_, document = story.main("bisect", *story.common())
-    assert (status_, culprit(document["result"])["commit"]) == (0, commits[5])
+    assert (status_, get_only_culprit(document["result"])["commit"]) == (0, commits[5])
     assert story.calls() == 2 + document["result"]["builds"] + 1
 
 
@@ -300,8 +307,10 @@ def test_bad_requests(story: Story) -> None:
     (story.folder / "work").mkdir()
     (story.folder / "work/thesis").write_text("mine")
     error = errors.from_document(story.run(BAD)[1])
-    errors.check(error, errors.EXISTS, where=story.folder / "work", remedy="--work DIR")
+    errors.check_error(error, errors.EXISTS, where=story.folder / "work", remedy="--work DIR")
     assert (story.folder / "work/thesis").read_text() == "mine"
     assert story.run(BAD, "--distribution", "other")[0] == 2
     document = story.main("bisect", "--good", "x", *story.common())[1]
-    errors.check(errors.from_document(document), errors.MISSING, where="bisect", remedy="--bad END")
+    errors.check_error(
+        errors.from_document(document), errors.MISSING, where="bisect", remedy="--bad END"
+    )

@@ -18,8 +18,8 @@ from builder.images.oci.tar_entry import make_file
 from builder.images.registry import image_push
 from builder.packages import environment_parts
 from tests.support import errors, git_repository
-from tests.support.bisect_history import Story, culprit, lined
-from tests.support.image_registry import Served, serving
+from tests.support.bisect_history import Story, get_only_culprit, make_numbered_file
+from tests.support.image_registry import Served, serve_answers
 from tests.support.published_project import Listing
 
 pytestmark = pytest.mark.engine
@@ -127,19 +127,19 @@ def _environment(story: Story, end: Path) -> str:
 @pytest.fixture
 def registry_of_nights() -> Iterator[tuple[Listing, Served]]:
     kept = Listing()
-    with serving(kept.answer, kept.lose) as served:
+    with serve_answers(kept.answer, kept.lose) as served:
         yield kept, served
 
 
 @pytest.mark.parametrize("kind", [_layout, _environment])
 def test_two_that_were_built_before(story: Story, kind: Any) -> None:
-    story.commit("files", mine_py=lined("x"))
+    story.commit("files", mine_py=make_numbered_file("x"))
     good = story.end("good")
     commits = story.many(10, bad=4)
     bad = story.end("bad")
-    story.patch("bad", "mine", "mine.py", lined("ours"))
+    story.patch("bad", "mine", "mine.py", make_numbered_file("ours"))
     result = story.found(BAD, good=kind(story, good), bad=kind(story, bad))
-    assert (culprit(result)["commit"], result["candidates"]) == (commits[4], 11)
+    assert (get_only_culprit(result)["commit"], result["candidates"]) == (commits[4], 11)
     assert (story.folder / "work/tree/opt/thing/ours.sh").stat().st_mode & 0o111
     assert story.found(BAD, good="good", bad=kind(story, bad))["culprits"] == result["culprits"]
 
@@ -163,21 +163,21 @@ def test_what_is_not_as_it_was_made_is_refused(story: Story, damage: str) -> Non
         "lock": (errors.MISSING, "locks/thing-cpu.txt"),
         "record": (errors.DAMAGED, "lock.json"),
     }[damage]
-    errors.check(errors.from_document(document), kind, names=fact)
+    errors.check_error(errors.from_document(document), kind, names=fact)
     assert story.calls() == 0
 
 
 def test_a_lock_is_found_in_our_history(story: Story) -> None:
     story.end("good")
     place = _environment(story, story.folder / "good")
-    git_repository.git(story.folder, "init", "--quiet", "--initial-branch=main", ".")
-    git_repository.git(story.folder, "add", "locks", "manifest.yaml", "patches")
-    git_repository.git(story.folder, "commit", "--quiet", "-m", "as it was")
+    git_repository.run_git(story.folder, "init", "--quiet", "--initial-branch=main", ".")
+    git_repository.run_git(story.folder, "add", "locks", "manifest.yaml", "patches")
+    git_repository.run_git(story.folder, "commit", "--quiet", "-m", "as it was")
     with open(story.folder / "locks/thing-cpu.txt", "a") as lock:
         lock.write("# edited\n")
     commits = story.many(4, bad=1)
     story.end("bad")
-    assert culprit(story.found(BAD, good=place))["commit"] == commits[1]
+    assert get_only_culprit(story.found(BAD, good=place))["commit"] == commits[1]
 
 
 def test_first_by_nightly_then_inside_the_night(
@@ -197,7 +197,7 @@ def test_first_by_nightly_then_inside_the_night(
     status, document = story.run(BAD, good=f"{name}{DAYS[0]}", bad=f"{name}{DAYS[-1]}")
     assert status == 0, document
     result = document["result"]
-    assert culprit(result)["commit"] == commits[8 * 6 + 3]
+    assert get_only_culprit(result)["commit"] == commits[8 * 6 + 3]
     assert (result["between"], result["candidates"]) == (
         [f"{name}{DAYS[7]}", f"{name}{DAYS[8]}"],
         6,
@@ -222,4 +222,4 @@ def test_a_night_that_is_lost_is_passed_by(
             kept.manifests[name, tag] = (oci_documents.MANIFEST, b"{}")
     name = f"registry:{served.host}/team/thing:nightly-"
     status, document = story.run(BAD, good=f"{name}{DAYS[0]}", bad=f"{name}{DAYS[4]}")
-    assert (status, culprit(document["result"])["commit"]) == (0, commits[7])
+    assert (status, get_only_culprit(document["result"])["commit"]) == (0, commits[7])

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.support import small_distribution
-from tests.support.bisect_history import Story, culprit
+from tests.support.bisect_history import Story, get_only_culprit
 from tests.support.small_distribution import ROOT
 
 pytestmark = pytest.mark.slow
@@ -47,7 +47,7 @@ def test_killed_in_each_build(story: Story) -> None:
         rounds += 1
     assert status == 0
     result = story.main(*argv)[1]["result"]
-    assert culprit(result)["commit"] == commits[8]
+    assert get_only_culprit(result)["commit"] == commits[8]
     answered = result["builds"] + 2
     assert (rounds, story.calls()) == (answered, 2 * answered), (
         "each build was killed once, then answered once"
@@ -71,5 +71,5 @@ def test_killed_at_any_step_of_ours(story: Story) -> None:
             == -signal.SIGKILL
         ), point
         status, document = story.main(*argv)
-        assert (status, culprit(document["result"])["commit"]) == (0, commits[3]), point
+        assert (status, get_only_culprit(document["result"])["commit"]) == (0, commits[3]), point
         assert story.calls() <= answered + 1, point

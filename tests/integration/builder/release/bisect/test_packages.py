@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import git_repository, package_archives, small_distribution
-from tests.support.bisect_history import Story, culprit
+from tests.support.bisect_history import Story, get_only_culprit
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,9 @@ def _lock(story: Story, end: Path, versions: dict[str, str], **requires: str) ->
     text = lock.read_text()
     for name, version in versions.items():
         wanted = [requires[name]] if name in requires else []
-        digest = package_archives.publish(story.chain.index, story.folder, name, version, *wanted)
+        digest = package_archives.publish_wheel(
+            story.chain.index, story.folder, name, version, *wanted
+        )
         text += f"{name}=={version} \\\n    --hash=sha256:{digest}\n"
     lock.write_text(text)
 
@@ -34,7 +36,7 @@ def two(story: Story) -> Story:
 
 
 def test_a_locked_package(two: Story) -> None:
-    found = culprit(result := two.found("version('gamma') == '2.0'", "--stage", "env"))
+    found = get_only_culprit(result := two.found("version('gamma') == '2.0'", "--stage", "env"))
     assert (found["kind"], found["what"], found["files"]) == (
         "package",
         "gamma 1.0 -> 2.0",
@@ -78,16 +80,16 @@ def test_the_command_finds_the_environment_on_its_path(two: Story) -> None:
 def test_revisions_of_this_repository(story: Story) -> None:
     """Our own commits: of rosetta/ each is a change, and of a patch the one that changed it is told."""
     repo = story.folder / "ours"
-    git_repository.git(story.folder, "init", "--quiet", "--initial-branch=main", str(repo))
+    git_repository.run_git(story.folder, "init", "--quiet", "--initial-branch=main", str(repo))
 
     def commit(subject: str, **files: str) -> str:
         for name, text in files.items():
             path = repo / "rosetta" / f"{name}.py"
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
-        git_repository.git(repo, "add", ".")
-        git_repository.git(repo, "commit", "--quiet", "--allow-empty", "-m", subject)
-        return git_repository.git(repo, "rev-parse", "HEAD")
+        git_repository.run_git(repo, "add", ".")
+        git_repository.run_git(repo, "commit", "--quiet", "--allow-empty", "-m", subject)
+        return git_repository.run_git(repo, "rev-parse", "HEAD")
 
     for part in ("patches", "locks", "manifest.yaml"):
         (story.folder / part).rename(repo / part)
@@ -120,7 +122,7 @@ def test_revisions_of_this_repository(story: Story) -> None:
         *judge[judge.index("--") :],
     )
     assert status == 0, document
-    found = culprit(document["result"])
+    found = get_only_culprit(document["result"])
     assert (found["kind"], found["commit"], found["subject"], found["files"]) == (
         "rosetta",
         commits[3],
@@ -131,7 +133,7 @@ def test_revisions_of_this_repository(story: Story) -> None:
 
     greet = repo / "patches/thing/greet.patch"
     polite, loud = (
-        small_distribution.blob(small_distribution.SOURCE.replace("hi", word))
+        small_distribution.hash_blob(small_distribution.SOURCE.replace("hi", word))
         for word in ("good morning", "HELLO")
     )
     greet.write_text(greet.read_text().replace(polite, loud).replace("good morning", "HELLO"))
@@ -152,7 +154,7 @@ def test_revisions_of_this_repository(story: Story) -> None:
         *judge[judge.index("--") :],
     )
     assert status == 0, document
-    found = culprit(document["result"])
+    found = get_only_culprit(document["result"])
     assert (found["kind"], found["name"], found["commit"], found["subject"]) == (
         "patch",
         "greet",

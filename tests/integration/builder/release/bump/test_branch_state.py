@@ -12,7 +12,7 @@ from builder.release.bump import branch_state
 from builder.upstream.source import Access
 from tests.support import errors, git_repository
 from tests.support.bump_history import Story
-from tests.support.patch_series import URL, Bench, text
+from tests.support.patch_series import URL, Bench, make_text
 
 
 def _finding(story: Story) -> dict[str, str]:
@@ -133,7 +133,7 @@ def test_a_mirror_that_is_cut_off(story: Story) -> None:
     up.commit({"README": b"y\n"}, "two")
     shallow = story.bench.root / "shallow/up.git"
     shallow.parent.mkdir()
-    git_repository.git(
+    git_repository.run_git(
         story.bench.root,
         "clone",
         "--quiet",
@@ -168,7 +168,7 @@ def test_from_a_server_the_history_comes_once(
     story.pin()
     bench.upstream.commit({"README": b"x\n"}, "words")
     good = bench.upstream.head
-    culprit = bench.upstream.commit({"pkg/a.py": text(l20="theirs\n")}, "rework")
+    culprit = bench.upstream.commit({"pkg/a.py": make_text(l20="theirs\n")}, "rework")
     story.manifest.write_text(
         story.manifest.read_text().replace(URL, f"file://{bench.upstream.git.git_dir}")
     )
@@ -178,9 +178,9 @@ def test_from_a_server_the_history_comes_once(
     assert culprit[:12] in out
     assert story.pinned == good
     history = tmp_path / "cache/git/up+history.git"
-    before = git_repository.snapshot(history)
+    before = git_repository.read_folder(history)
     assert cli.main(argv) == 1
-    assert git_repository.snapshot(history) == before
+    assert git_repository.read_folder(history) == before
     # What was fetched is enough to go on without the server.
     shutil.move(bench.upstream.git.git_dir, tmp_path / "away.git")
     (bench.patches / "series").write_text("")
@@ -196,7 +196,7 @@ def test_a_name_that_git_could_take_for_an_option(story: Story, tmp_path: Path) 
         source.name, source.git, "--upload-pack=x", source.commit, source.patches, None, ()
     )
     with (
-        errors.refused(errors.INVALID, where="source 'up'", value="--upload-pack=x"),
+        errors.expect_user_error(errors.INVALID, where="source 'up'", value="--upload-pack=x"),
         branch_state.open_upstream(bad, Access(Cache(tmp_path / "c"))),
     ):
         pass

@@ -4,7 +4,7 @@ import pytest
 
 from builder.release.bump import breaking_commit
 from tests.support.bump_history import OTHER, Story
-from tests.support.patch_series import text
+from tests.support.patch_series import make_text
 
 pytestmark = pytest.mark.slow
 
@@ -15,9 +15,9 @@ def test_a_conflict_names_the_commit_that_broke_it_and_the_pin_goes_up_to_there(
     story.mine(l20="ours\n")
     story.pin()
     up = story.bench.upstream
-    up.commit({"pkg/a.py": text(l1="top\n")}, "elsewhere")
+    up.commit({"pkg/a.py": make_text(l1="top\n")}, "elsewhere")
     good = up.commit({"README": b"more\n"}, "words")
-    culprit = up.commit({"pkg/a.py": text(l1="top\n", l20="theirs\n")}, "rework")
+    culprit = up.commit({"pkg/a.py": make_text(l1="top\n", l20="theirs\n")}, "rework")
     tip = up.commit({"README": b"even more\n"}, "more words")
     found = story.up()
     (mine,) = found["patches"]
@@ -53,21 +53,21 @@ def test_the_newest_breakage_and_the_newest_good_commit_count(story: Story) -> N
     story.mine(l20="ours\n")
     story.pin()
     up = story.bench.upstream
-    up.commit({"pkg/a.py": text(l20="theirs\n")}, "break")
-    good = up.commit({"pkg/a.py": text()}, "revert")
-    again = up.commit({"pkg/a.py": text(l20="theirs again\n")}, "break again")
+    up.commit({"pkg/a.py": make_text(l20="theirs\n")}, "break")
+    good = up.commit({"pkg/a.py": make_text()}, "revert")
+    again = up.commit({"pkg/a.py": make_text(l20="theirs again\n")}, "break again")
     found = story.up()
     assert (found["patches"][0]["culprit"]["by"]["commit"], found["pin"]) == (again, good)
 
 
 def test_a_commit_that_only_a_merge_survives_is_not_blamed(story: Story) -> None:
     """By its context alone the patch is broken by the first commit; a three-way merge carries it on to the second."""
-    wide = story.bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}, context=3)
+    wide = story.bench.upstream.diff({"pkg/a.py": make_text(l20="ours\n")}, context=3)
     story.bench.add("mine", wide)
     story.pin()
     up = story.bench.upstream
-    mergeable = up.commit({"pkg/a.py": text(l18="near\n")}, "near")
-    culprit = up.commit({"pkg/a.py": text(l18="near\n", l20="theirs\n")}, "rework")
+    mergeable = up.commit({"pkg/a.py": make_text(l18="near\n")}, "near")
+    culprit = up.commit({"pkg/a.py": make_text(l18="near\n", l20="theirs\n")}, "rework")
     found = story.up()
     assert (found["patches"][0]["culprit"]["by"]["commit"], found["pin"]) == (culprit, mergeable)
     assert found["mechanical"] == {"refreshed": ["mine"]}
@@ -80,7 +80,7 @@ def test_each_patch_has_its_own_culprit(story: Story) -> None:
     good = story.pin()
     up = story.bench.upstream
     first = up.commit({"pkg/b.py": b"x = 1\ny = 2\nz = 5\n"}, "b")
-    second = up.commit({"pkg/a.py": text(l20="theirs\n")}, "a")
+    second = up.commit({"pkg/a.py": make_text(l20="theirs\n")}, "a")
     found = story.up()
     assert {one["name"]: one["culprit"]["by"]["commit"] for one in found["patches"]} == {
         "mine": second,
@@ -92,14 +92,14 @@ def test_each_patch_has_its_own_culprit(story: Story) -> None:
 def test_a_patch_on_a_patch_is_judged_with_it(story: Story) -> None:
     up = story.bench.upstream
     story.mine(l20="ours\n")
-    base = up.tree({"pkg/a.py": text(l20="ours\n")}, f"{up.head}^{{tree}}")
-    after = up.tree({"pkg/a.py": text(l20="ours, better\n")}, f"{up.head}^{{tree}}")
+    base = up.tree({"pkg/a.py": make_text(l20="ours\n")}, f"{up.head}^{{tree}}")
+    after = up.tree({"pkg/a.py": make_text(l20="ours, better\n")}, f"{up.head}^{{tree}}")
     story.bench.add(
         "upon", up.git.run("diff-tree", "-p", "-U1", "--full-index", base, after).stdout
     )
     story.pin()
-    up.commit({"pkg/a.py": text(l5="away\nfrom\nit\n")}, "elsewhere")
-    culprit = up.commit({"pkg/a.py": text(l5="away\nfrom\nit\n", l20="theirs\n")}, "rework")
+    up.commit({"pkg/a.py": make_text(l5="away\nfrom\nit\n")}, "elsewhere")
+    culprit = up.commit({"pkg/a.py": make_text(l5="away\nfrom\nit\n", l20="theirs\n")}, "rework")
     found = story.up()
     assert {
         one["name"]: (one["outcome"], one["culprit"]["by"]["commit"]) for one in found["patches"]
@@ -113,13 +113,13 @@ def test_a_merge_names_the_commit_that_it_brought(story: Story) -> None:
     story.mine(l20="ours\n")
     base = story.pin()
     up = story.bench.upstream
-    up.commit({"pkg/a.py": text(l1="side\n")}, "harmless on the side")
-    culprit = up.commit({"pkg/a.py": text(l1="side\n", l20="theirs\n")}, "rework on the side")
-    side = up.commit({"pkg/a.py": text(l1="side too\n", l20="theirs\n")}, "later on the side")
+    up.commit({"pkg/a.py": make_text(l1="side\n")}, "harmless on the side")
+    culprit = up.commit({"pkg/a.py": make_text(l1="side\n", l20="theirs\n")}, "rework on the side")
+    side = up.commit({"pkg/a.py": make_text(l1="side too\n", l20="theirs\n")}, "later on the side")
     up.head = base
     main = up.commit({"README": b"main\n"}, "main goes on")
     merge = up.commit(
-        {"pkg/a.py": text(l1="side too\n", l20="theirs\n")}, "Merge side", parents=(main, side)
+        {"pkg/a.py": make_text(l1="side too\n", l20="theirs\n")}, "Merge side", parents=(main, side)
     )
     found = story.up()
     by = found["patches"][0]["culprit"]
@@ -135,7 +135,7 @@ def test_a_merge_that_changes_something_itself_is_the_culprit(story: Story) -> N
     up.head = base
     main = up.commit({"README": b"main\n"}, "main goes on")
     merge = up.commit(
-        {"pkg/b.py": b"side\n", "pkg/a.py": text(l20="theirs\n")},
+        {"pkg/b.py": b"side\n", "pkg/a.py": make_text(l20="theirs\n")},
         "Merge side",
         parents=(main, side),
     )
@@ -145,9 +145,9 @@ def test_a_merge_that_changes_something_itself_is_the_culprit(story: Story) -> N
 
 def test_a_stack_that_does_not_apply_at_the_pin_either(story: Story) -> None:
     story.mine(l20="ours\n")
-    story.bench.upstream.commit({"pkg/a.py": text(l20="theirs\n")}, "before the pin")
+    story.bench.upstream.commit({"pkg/a.py": make_text(l20="theirs\n")}, "before the pin")
     pin = story.pin()
-    story.bench.upstream.commit({"pkg/a.py": text(l20="theirs\n", l1="x\n")}, "later")
+    story.bench.upstream.commit({"pkg/a.py": make_text(l20="theirs\n", l1="x\n")}, "later")
     found = story.up()
     assert (found["applies_up_to"], found["pin"], found["patches"][0]["culprit"]) == (
         None,

@@ -14,9 +14,9 @@ from builder.packages.resolution import Request, Rules
 from builder.release.bump import forecast
 from tests.support import errors
 from tests.support.bump_history import Story
-from tests.support.package_archives import publish
+from tests.support.package_archives import publish_wheel
 from tests.support.package_index import Index
-from tests.support.patch_series import text
+from tests.support.patch_series import make_text
 
 pytestmark = pytest.mark.slow
 
@@ -37,10 +37,10 @@ def _request(*requirements: str) -> Request:
 def projects(index: Index, tmp_path: Path) -> Index:
     """JAX 1 for every Python and JAX 2 for 3.12 and later; a helper that goes with either."""
     for version, requires in (("1.0", ()), ("2.0", ("python>=3.12",))):
-        publish(index, tmp_path, "jaxlib", version, *requires)
-        publish(index, tmp_path, "jax", version, "jaxlib>=1", *requires)
-    publish(index, tmp_path, "helper", "1.0", "jax<2")
-    publish(index, tmp_path, "helper", "2.0", "jax>=1")
+        publish_wheel(index, tmp_path, "jaxlib", version, *requires)
+        publish_wheel(index, tmp_path, "jax", version, "jaxlib>=1", *requires)
+    publish_wheel(index, tmp_path, "helper", "1.0", "jax<2")
+    publish_wheel(index, tmp_path, "helper", "2.0", "jax>=1")
     return index
 
 
@@ -80,8 +80,8 @@ def test_a_pin_of_ours_that_stands_in_the_way_is_lifted_and_named() -> None:
 
 @pytest.mark.usefixtures("projects")
 def test_what_fits_no_new_jax_at_all_is_said(index: Index, tmp_path: Path) -> None:
-    publish(index, tmp_path, "old", "1.0", "jax<2")
-    with errors.refused(errors.CONFLICT):
+    publish_wheel(index, tmp_path, "old", "1.0", "jax<2")
+    with errors.expect_user_error(errors.CONFLICT):
         forecast.resolve_with_jax(_request("jax==1.0", "old"), "2.0", NOW, offline=False)
 
 
@@ -148,7 +148,7 @@ def test_a_copy_is_bumped_and_nothing_of_ours_moves(
 ) -> None:
     story.mine(l20="ours\n")
     story.pin()
-    tip = story.bench.upstream.commit({"pkg/a.py": text(l1="a\nb\n")}, "elsewhere")
+    tip = story.bench.upstream.commit({"pkg/a.py": make_text(l1="a\nb\n")}, "elsewhere")
     before = story.ours()
     story.manifest.write_text(
         story.manifest.read_text().replace(

@@ -11,7 +11,7 @@ import pytest
 
 from builder import cli
 from tests.support.bump_history import Story
-from tests.support.patch_series import text
+from tests.support.patch_series import make_text
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +83,8 @@ def _scene(story: Story) -> None:
     bench.add("other", bench.upstream.diff({"pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}))
     story.pin()
     bench.upstream.commit(
-        {"pkg/a.py": text(l1="a\nb\n"), "pkg/b.py": b"w = 0\nx = 1\ny = 2\nz = 3\n"}, "elsewhere"
+        {"pkg/a.py": make_text(l1="a\nb\n"), "pkg/b.py": b"w = 0\nx = 1\ny = 2\nz = 3\n"},
+        "elsewhere",
     )
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.bump_history import Story
-from tests.support.patch_series import text
+from tests.support.patch_series import make_text
 
 pytestmark = pytest.mark.slow
 
@@ -95,7 +95,7 @@ def test_abort_brings_them_back(story: Story) -> None:
     assert story.run()[0] == 0
     before = story.ours()
     up.commit({"README": b"y\n"}, "words")
-    up.commit({"pkg/a.py": text(l20="theirs\n")}, "rework")
+    up.commit({"pkg/a.py": make_text(l20="theirs\n")}, "rework")
     assert story.run()[0] == 1
     assert {path for path, data in story.ours().items() if before[path] != data} == {
         "manifest.yaml",

@@ -41,7 +41,9 @@ def test_only_the_pin_changes(tmp_path: Path, ends: str) -> None:
 def test_a_pin_that_somebody_moved_stays(tmp_path: Path) -> None:
     file = tmp_path / "manifest.yaml"
     file.write_text(BLOCK)
-    with errors.refused(errors.DIFFERS, where="manifest.yaml", value="a1" * 20, names="up"):
+    with errors.expect_user_error(
+        errors.DIFFERS, where="manifest.yaml", value="a1" * 20, names="up"
+    ):
         manifest_edit.set_pin(file, "up", "c3" * 20, NEW)
     assert file.read_text() == BLOCK
 

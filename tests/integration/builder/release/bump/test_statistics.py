@@ -10,8 +10,8 @@ from builder.core.cache import Cache
 from builder.release.bump import statistics
 from builder.upstream.source import Access
 from tests.support import git_repository
-from tests.support.bump_history import Story, begin
-from tests.support.patch_series import text
+from tests.support.bump_history import Story, begin_story
+from tests.support.patch_series import make_text
 
 pytestmark = pytest.mark.slow
 
@@ -24,15 +24,15 @@ def ours(story: Story) -> Story:
     """A source with one patch, and this repository with one commit, on day 10."""
     story.mine(l20="ours\n")
     story.pin()
-    git_repository.git(story.bench.root, "init", "--quiet", "--initial-branch=main", ".")
+    git_repository.run_git(story.bench.root, "init", "--quiet", "--initial-branch=main", ".")
     return story
 
 
 def _commit(story: Story, day: int, *paths: str) -> str:
     root = story.bench.root
-    git_repository.git(root, "add", "-A", "--", *(paths or ("manifest.yaml", "patches")))
+    git_repository.run_git(root, "add", "-A", "--", *(paths or ("manifest.yaml", "patches")))
     date = f"@{START + DAY * day} +0000"
-    git_repository.git(
+    git_repository.run_git(
         root,
         "commit",
         "--quiet",
@@ -42,7 +42,7 @@ def _commit(story: Story, day: int, *paths: str) -> str:
         GIT_COMMITTER_DATE=date,
         GIT_AUTHOR_DATE=date,
     )
-    return git_repository.git(root, "rev-parse", "HEAD")
+    return git_repository.run_git(root, "rev-parse", "HEAD")
 
 
 def _stats(story: Story, day: int = 100) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def test_a_shallow_clone_knows_no_age_of_what_it_always_had(ours: Story) -> None
     ours.bench.add("new", ours.bench.upstream.diff({"pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}))
     head = _commit(ours, 5)
     (ours.bench.root / ".git/shallow").write_text(
-        git_repository.git(ours.bench.root, "rev-parse", f"{head}~1") + "\n"
+        git_repository.run_git(ours.bench.root, "rev-parse", f"{head}~1") + "\n"
     )
     assert [one["days"] for one in _stats(ours)["patches"]] == [None, 95]
 
@@ -173,10 +173,10 @@ def test_below_the_top_of_a_repository(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sub").mkdir()
-    story = begin(tmp_path / "sub", capsys, monkeypatch)
+    story = begin_story(tmp_path / "sub", capsys, monkeypatch)
     story.mine(l20="ours\n")
     story.pin()
-    git_repository.git(tmp_path, "init", "--quiet", "--initial-branch=main", ".")
+    git_repository.run_git(tmp_path, "init", "--quiet", "--initial-branch=main", ".")
     _commit(story, 10)
     found = _stats(story)
     assert (found["patches"][0]["days"], [one["pin"] for one in found["over_time"]]) == (
@@ -190,7 +190,7 @@ def test_in_a_work_tree_beside_its_repository(story: Story) -> None:
     story.mine(l20="ours\n")
     story.pin()
     real = root / "elsewhere.git"
-    git_repository.git(
+    git_repository.run_git(
         root, "init", "--quiet", "--initial-branch=main", f"--separate-git-dir={real}", "."
     )
     _commit(story, 10)
@@ -231,7 +231,9 @@ def test_as_a_verb(ours: Story) -> None:
     (ours.bench.root / "patches/wheel").mkdir()
     (ours.bench.root / "patches/wheel/series").write_text("")
     _commit(ours, 10)
-    ours.bench.upstream.commit({"pkg/a.py": text(l20="theirs\n")}, "a conflict is no matter here")
+    ours.bench.upstream.commit(
+        {"pkg/a.py": make_text(l20="theirs\n")}, "a conflict is no matter here"
+    )
     status, document = ours.json("stats", verb="patches")
     assert (status, list(document["result"]["sources"]), document["result"]["shallow"]) == (
         0,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.bump_history import OTHER, Story
-from tests.support.patch_series import text
+from tests.support.patch_series import make_text
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ def test_what_applies_as_it_is_stays_as_it_is(story: Story) -> None:
 def test_lines_that_moved_are_refreshed(story: Story) -> None:
     file = story.mine(l20="ours\n")
     story.pin()
-    story.bench.upstream.commit({"pkg/a.py": text(l1="a\nb\nc\n")}, "elsewhere")
+    story.bench.upstream.commit({"pkg/a.py": make_text(l1="a\nb\nc\n")}, "elsewhere")
     found = story.up()
     assert (
         found["patches"][0]["outcome"],
@@ -42,7 +42,7 @@ def test_lines_that_moved_are_refreshed(story: Story) -> None:
 def test_a_file_that_was_renamed(story: Story) -> None:
     story.mine(l20="ours\n")
     good = story.pin()
-    culprit = story.bench.upstream.commit({"pkg/a.py": None, "lib/a.py": text()}, "move it")
+    culprit = story.bench.upstream.commit({"pkg/a.py": None, "lib/a.py": make_text()}, "move it")
     found = story.up()
     (mine,) = found["patches"]
     assert (mine["outcome"], mine["culprit"]["by"]["commit"], found["pin"]) == (
@@ -57,7 +57,7 @@ def test_a_file_that_was_deleted(story: Story) -> None:
     story.mine(l20="ours\n")
     story.pin()
     up = story.bench.upstream
-    good = up.commit({"pkg/a.py": text(l1="x\n")}, "elsewhere")
+    good = up.commit({"pkg/a.py": make_text(l1="x\n")}, "elsewhere")
     culprit = up.commit({"pkg/a.py": None}, "away with it")
     found = story.up()
     (mine,) = found["patches"]

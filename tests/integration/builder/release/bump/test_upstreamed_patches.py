@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.bump_history import Story
-from tests.support.patch_series import text
+from tests.support.patch_series import make_text
 
 pytestmark = pytest.mark.slow
 
@@ -13,8 +13,8 @@ def test_taken_exactly(story: Story) -> None:
     story.pin()
     up = story.bench.upstream
     up.commit({"README": b"x\n"}, "words")
-    culprit = up.commit({"pkg/a.py": text(l20="ours\n")}, "Mine (#12)")
-    tip = up.commit({"pkg/a.py": text(l20="ours\n", l1="top\n")}, "later")
+    culprit = up.commit({"pkg/a.py": make_text(l20="ours\n")}, "Mine (#12)")
+    tip = up.commit({"pkg/a.py": make_text(l20="ours\n", l1="top\n")}, "later")
     found = story.up()
     (mine,) = found["patches"]
     assert (mine["outcome"], mine["builds"], mine["proposal"], mine["culprit"]["by"]["commit"]) == (
@@ -46,7 +46,7 @@ def test_taken_exactly_and_dropped(story: Story) -> None:
     series = story.bench.patches / "series"
     series.write_text(f"# why this order\n{series.read_text()}# the end\n")
     story.pin()
-    story.bench.upstream.commit({"pkg/a.py": text(l20="ours\n")}, "take it")
+    story.bench.upstream.commit({"pkg/a.py": make_text(l20="ours\n")}, "take it")
     found = story.up("--accept")
     assert (found["ok"], found["dropped"], file.exists()) == (True, ["mine"], False)
     assert series.read_text() == "# why this order\nother\n# the end\n"
@@ -59,7 +59,11 @@ def test_taken_together_with_more_right_beside_it(story: Story) -> None:
     up = story.bench.upstream
     good = up.commit({"README": b"x\n"}, "words")
     culprit = up.commit(
-        {"pkg/a.py": text(l19="and more\n", l20="ours\nbetween\nours too\n", l21="and more\n")},
+        {
+            "pkg/a.py": make_text(
+                l19="and more\n", l20="ours\nbetween\nours too\n", l21="and more\n"
+            )
+        },
         "a larger change",
     )
     found = story.up()
@@ -94,8 +98,8 @@ def test_taken_then_edited(story: Story) -> None:
     story.mine(l10="one\n", l20="ours\n")
     story.pin()
     up = story.bench.upstream
-    culprit = up.commit({"pkg/a.py": text(l10="one\n", l20="ours\n")}, "take it")
-    up.commit({"pkg/a.py": text(l10="one\n", l20="ours, edited\n")}, "edit it")
+    culprit = up.commit({"pkg/a.py": make_text(l10="one\n", l20="ours\n")}, "take it")
+    up.commit({"pkg/a.py": make_text(l10="one\n", l20="ours, edited\n")}, "edit it")
     mine = story.patch()
     assert (
         mine["outcome"],
@@ -113,9 +117,9 @@ def test_taken_and_thrown_out_again_is_not_taken(story: Story) -> None:
     story.mine(l20="ours\n")
     story.pin()
     up = story.bench.upstream
-    up.commit({"pkg/a.py": text(l20="ours\n")}, "take it")
-    up.commit({"pkg/a.py": text()}, "revert")
-    culprit = up.commit({"pkg/a.py": text(l20="another way\n")}, "do it another way")
+    up.commit({"pkg/a.py": make_text(l20="ours\n")}, "take it")
+    up.commit({"pkg/a.py": make_text()}, "revert")
+    culprit = up.commit({"pkg/a.py": make_text(l20="another way\n")}, "do it another way")
     mine = story.patch()
     assert (mine["outcome"], mine["proposal"], mine["culprit"]["by"]["commit"]) == (
         "conflict",
@@ -130,7 +134,7 @@ def test_taken_in_part_is_a_proposal_and_no_mechanical_change(story: Story) -> N
     story.pin()
     up = story.bench.upstream
     good = up.commit({"README": b"x\n"}, "words")
-    culprit = up.commit({"pkg/a.py": text(l5="five\n")}, "take half")
+    culprit = up.commit({"pkg/a.py": make_text(l5="five\n")}, "take half")
     found = story.up()
     (mine,) = found["patches"]
     assert (
@@ -151,7 +155,8 @@ def test_a_conflict_with_half_of_it_upstream_says_so(story: Story) -> None:
     story.mine(l5="five\n", l20="ours\n")
     story.pin()
     story.bench.upstream.commit(
-        {"pkg/a.py": text(l5="five\n", l20="theirs\n")}, "take half, and another way for the rest"
+        {"pkg/a.py": make_text(l5="five\n", l20="theirs\n")},
+        "take half, and another way for the rest",
     )
     mine = story.patch()
     assert (
@@ -166,7 +171,7 @@ def test_a_conflict_with_half_of_it_upstream_says_so(story: Story) -> None:
 def test_lines_that_only_went_away_prove_nothing(story: Story) -> None:
     story.mine(l20="ours\n")
     story.pin()
-    story.bench.upstream.commit({"pkg/a.py": text(l20="theirs\n")}, "rework")
+    story.bench.upstream.commit({"pkg/a.py": make_text(l20="theirs\n")}, "rework")
     signals = story.patch()["signals"]
     assert (signals["lines"], signals["taken"], signals["partly"]) == (0, False, False)
 
@@ -174,7 +179,7 @@ def test_lines_that_only_went_away_prove_nothing(story: Story) -> None:
 def test_a_patch_that_only_takes_away(story: Story) -> None:
     story.mine(l20="")
     story.pin()
-    story.bench.upstream.commit({"pkg/a.py": text(l19="near\n", l20="")}, "clean up")
+    story.bench.upstream.commit({"pkg/a.py": make_text(l19="near\n", l20="")}, "clean up")
     mine = story.patch()
     assert (mine["outcome"], mine["signals"]["lines"], mine["signals"]["of"]) == ("taken", 1, 1)
 
@@ -183,7 +188,7 @@ def test_a_patch_that_only_takes_away(story: Story) -> None:
 def test_a_subject_alone_is_a_hint_only(story: Story, subject: str) -> None:
     story.mine(l20="ours\n")
     story.pin()
-    by = story.bench.upstream.commit({"pkg/a.py": text(l20="theirs\n")}, subject)
+    by = story.bench.upstream.commit({"pkg/a.py": make_text(l20="theirs\n")}, subject)
     mine = story.patch()
     assert (mine["outcome"], mine["signals"]["subject"]["commit"], mine["proposal"]) == (
         "conflict",

@@ -14,7 +14,7 @@ def place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Place:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    return nightly_checkout.make(tmp_path, capsys)
+    return nightly_checkout.make_checkout(tmp_path, capsys)
 
 
 @pytest.fixture

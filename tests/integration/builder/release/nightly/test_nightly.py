@@ -36,7 +36,7 @@ from tests.support.nightly_checkout import Place
 def test_what_cannot_be_is_refused_before_anything_is_done(
     place: Place, argv: tuple[str, ...], kind: str, where: str, value: str | None
 ) -> None:
-    with errors.refused(kind, where=where, value=value):
+    with errors.expect_user_error(kind, where=where, value=value):
         place.run(*argv, date="")
     assert place.calls() == []
 

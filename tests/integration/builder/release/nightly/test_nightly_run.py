@@ -41,7 +41,7 @@ def test_fresh_begins_anew(place: Place) -> None:
 
 
 def test_a_later_stage_needs_a_night(place: Place) -> None:
-    with errors.refused(errors.MISSING, where=place.folder):
+    with errors.expect_user_error(errors.MISSING, where=place.folder):
         place.run("--only", "images", date="")
     assert place.calls() == []
 
@@ -49,9 +49,9 @@ def test_a_later_stage_needs_a_night(place: Place) -> None:
 def test_a_later_stage_of_another_day_leaves_the_night_as_it_is(place: Place) -> None:
     place.run("--only", "bump")
     place.calls()
-    with errors.refused(errors.MISSING, where=place.folder, value="2026-11-29"):
+    with errors.expect_user_error(errors.MISSING, where=place.folder, value="2026-11-29"):
         place.run("--only", "images", date="2026-11-29")
-    with errors.refused(errors.CONFLICT, where="--fresh", remedy="--only bump"):
+    with errors.expect_user_error(errors.CONFLICT, where="--fresh", remedy="--only bump"):
         place.run("--only", "images", "--fresh", date="")
     assert place.calls() == []
     assert sorted(place.states()) == ["bump-one", "bump-two"]
@@ -60,13 +60,13 @@ def test_a_later_stage_of_another_day_leaves_the_night_as_it_is(place: Place) ->
 def test_a_folder_of_others_is_left_alone(place: Place) -> None:
     place.folder.mkdir()
     (place.folder / "thesis.tex").write_text("years of work")
-    with errors.refused(errors.EXISTS, where=place.folder, remedy="--folder"):
+    with errors.expect_user_error(errors.EXISTS, where=place.folder, remedy="--folder"):
         place.run()
     assert [file.name for file in place.folder.iterdir()] == ["thesis.tex"]
     (place.folder / "thesis.tex").rename(place.root / "thesis.tex")
     place.folder.rmdir()
     (place.root / "thesis.tex").rename(place.folder)
-    with errors.refused(errors.EXISTS, where=place.folder, remedy="--folder"):
+    with errors.expect_user_error(errors.EXISTS, where=place.folder, remedy="--folder"):
         place.run()
 
 
@@ -80,7 +80,7 @@ def test_a_kill_while_a_night_begins_leaves_one_that_begins_anew(
         with pytest.raises(KeyboardInterrupt):
             place.run("--only", "bump", "--fresh")
     (place.folder / ".tmp-1-night.json").write_text("")
-    with errors.refused(errors.MISSING, where=place.folder):
+    with errors.expect_user_error(errors.MISSING, where=place.folder):
         place.run("--only", "images", date="")
     assert place.run("--only", "bump").ok
     assert len(place.calls()) == 2

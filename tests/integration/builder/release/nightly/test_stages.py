@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from builder.release.bump import working_copy
-from tests.support.nightly_checkout import PIN, TIP, Place, built, moved, pins
+from tests.support.nightly_checkout import (
+    PIN,
+    TIP,
+    Place,
+    make_build_answer,
+    make_bump_answer,
+    make_pin_edit,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -124,7 +131,7 @@ def test_a_training_of_another_image_does_not_count(place: Place, key: str) -> N
         "--distribution",
         "second",
     ).ok
-    place.answer(("build", built("sha256:2")))
+    place.answer(("build", make_build_answer("sha256:2")))
     (place.root / "checkout/rosetta").mkdir()
     (place.root / "checkout/rosetta/new.py").write_text("x = 1\n")
     assert place.run("--only", "images", "--distribution", "second", date="").ok
@@ -204,9 +211,9 @@ def test_what_was_sent_and_does_not_verify_is_red(place: Place, key: str) -> Non
 
 
 def test_a_pin_that_waits_is_told_and_turns_nothing_red(place: Place) -> None:
-    held = moved("one")["result"]
+    held = make_bump_answer("one")["result"]
     held["summary"]["one"] = "part-way"
-    place.answer(("bump one", {"status": 1, "result": held, "edit": pins("one")}))
+    place.answer(("bump one", {"status": 1, "result": held, "edit": make_pin_edit("one")}))
     assert place.run("--distribution", "first", "--untrained", "arm64").ok
     assert place.states()["bump-one"] == "held"
     assert place.report()["sources"]["one"]["state"] == "part-way"
@@ -217,7 +224,10 @@ def test_a_pin_goes_back_whose_packages_cannot_be_locked(place: Place) -> None:
     place.answer(
         (
             "bump one",
-            {**moved("one", locks={"lines": ["line"], "problem": ""}), "edit": pins("one")},
+            {
+                **make_bump_answer("one", locks={"lines": ["line"], "problem": ""}),
+                "edit": make_pin_edit("one"),
+            },
         ),
         ("lock", NO),
     )
@@ -248,7 +258,10 @@ def test_a_pin_that_went_back_moves_in_the_next_run_if_its_packages_can_be_locke
     """Also after a kill just before it went back."""
     bump = (
         "bump one",
-        {**moved("one", locks={"lines": ["line"], "problem": ""}), "edit": pins("one")},
+        {
+            **make_bump_answer("one", locks={"lines": ["line"], "problem": ""}),
+            "edit": make_pin_edit("one"),
+        },
     )
     place.answer(bump, ("lock", NO))
     with (
@@ -273,7 +286,10 @@ def test_new_requirements_are_locked_at_once(place: Place) -> None:
     place.answer(
         (
             "bump one",
-            {**moved("one", locks={"lines": ["line"], "problem": ""}), "edit": pins("one")},
+            {
+                **make_bump_answer("one", locks={"lines": ["line"], "problem": ""}),
+                "edit": make_pin_edit("one"),
+            },
         )
     )
     assert place.run("--only", "bump", "--distribution", "first").ok
@@ -286,7 +302,7 @@ def test_new_requirements_are_locked_at_once(place: Place) -> None:
 def test_a_bump_that_ends_in_an_error_leaves_no_half_behind_and_is_tried_again(
     place: Place,
 ) -> None:
-    place.answer(("bump one", {**NO, "edit": pins("one")}))
+    place.answer(("bump one", {**NO, "edit": make_pin_edit("one")}))
     assert not place.run("--only", "bump").ok
     assert (place.folder / "tree/manifest.yaml").read_text().count(TIP) == 1
     place.answer()

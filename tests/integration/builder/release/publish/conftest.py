@@ -29,7 +29,9 @@ def project(tmp_path: Path, cache: Cache) -> Project:
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    with published_project.registry(request.param, tmp_path_factory.mktemp("registry")) as found:
+    with published_project.serve_registry(
+        request.param, tmp_path_factory.mktemp("registry")
+    ) as found:
         yield found
 
 

@@ -33,7 +33,7 @@ SIGNED, SAID, MORE = (
 @pytest.fixture(name="there")
 def there_(cache: Cache, served: Served) -> Iterator[tuple[Connection, attachments.Subject]]:
     """An image in a registry, without anything attached."""
-    index = image_registry.image(cache, size=3200)
+    index = image_registry.make_image(cache, size=3200)
     with Connection(
         reference.parse_reference(f"{served.host}/team/thing"), "pull,push"
     ) as connection:
@@ -146,7 +146,7 @@ def test_a_list_that_another_writes_over_is_noticed(
     served.log.clear()
     served.log.append(("PUT", "", 0, 0))
     served.before = lose
-    with errors.refused(errors.CONFLICT, where="team/thing", remedy="again"):
+    with errors.expect_user_error(errors.CONFLICT, where="team/thing", remedy="again"):
         attachments.attach(connection, subject, [SAID])
     assert done
     served.before = lambda _method, _path: None

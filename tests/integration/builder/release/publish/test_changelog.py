@@ -22,17 +22,21 @@ pytestmark = pytest.mark.registry
 
 @pytest.fixture(name="local")
 def local_(tmp_path: Path) -> Iterator[Served]:
-    with published_project.registry("memory", tmp_path) as served:
+    with published_project.serve_registry("memory", tmp_path) as served:
         yield served
 
 
 def _upstream(folder: Path) -> list[str]:
-    repository = git_repository.init(folder / "mirrors/thing.git")
+    repository = git_repository.init_repository(folder / "mirrors/thing.git")
     commits: list[str] = []
     for number, message in enumerate(("first", "second: faster", "third: *not* [markup](x)")):
-        tree = git_repository.tree(repository, {"thing/__init__.py": f"x = {number}\n".encode()})
-        commits.append(git_repository.commit(repository, tree, *commits[-1:], message=message))
-    git_repository.branch(repository, commits[-1])
+        tree = git_repository.make_tree(
+            repository, {"thing/__init__.py": f"x = {number}\n".encode()}
+        )
+        commits.append(
+            git_repository.write_commit(repository, tree, *commits[-1:], message=message)
+        )
+    git_repository.set_branch(repository, commits[-1])
     return commits
 
 
@@ -86,7 +90,7 @@ def test_between_two_nightlies(project: Project, local: Served, tmp_path: Path) 
     status, document = project.run("changelog", *names, key="theirs")
     assert status == 2
     error = errors.from_document(document)
-    errors.check(error, errors.MISSING, where=f"{local.host}/team/thing:", remedy="this key")
+    errors.check_error(error, errors.MISSING, where=f"{local.host}/team/thing:", remedy="this key")
 
 
 def test_a_change_of_rosetta_alone(
@@ -124,7 +128,7 @@ def test_what_was_not_published_here(project: Project, local: Served) -> None:
     )
     assert status == 2
     error = errors.from_document(document)
-    errors.check(error, errors.MISSING, where="team/thing", remedy="HOST/NAME:TAG")
+    errors.check_error(error, errors.MISSING, where="team/thing", remedy="HOST/NAME:TAG")
 
 
 @pytest.mark.parametrize("commit", ["--output=/tmp/x", "abc", ""])
@@ -133,5 +137,5 @@ def test_a_commit_that_is_none(commit: str) -> None:
     said = {
         "components": [{"bom-ref": "source:a", "name": "a", "pedigree": {"ancestors": [ancestor]}}]
     }
-    with errors.refused(errors.INVALID, where="name", remedy="build.py publish"):
+    with errors.expect_user_error(errors.INVALID, where="name", remedy="build.py publish"):
         image_comparison.parse_sbom("name", "sha256:0", said)

@@ -33,7 +33,7 @@ def _cosign(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
 
 def test_cosign_verifies_index_and_platforms(project: Project, tmp_path: Path) -> None:
     offline = ("--insecure-ignore-tlog=true", "--allow-http-registry")
-    with published_project.registry("docker-registry", tmp_path) as served:
+    with published_project.serve_registry("docker-registry", tmp_path) as served:
         place = project.layout()
         assert project.publish(served, place)[0] == 0
         index = layout.read_layout(project.folder / place.rpartition("/")[2]).index

@@ -26,14 +26,14 @@ NAME = "team/thing"
 
 @pytest.fixture(name="local")
 def local_(tmp_path: Path) -> Iterator[Served]:
-    with published_project.registry("memory", tmp_path) as served:
+    with published_project.serve_registry("memory", tmp_path) as served:
         yield served
 
 
 def test_an_architecture_that_is_missing(project: Project, local: Served) -> None:
     status, document = project.publish(local, project.layout(architectures=("amd64",)))
     assert status == 2
-    errors.check(
+    errors.check_error(
         errors.from_document(document), errors.MISSING, value="arm64", names=("arm64", "thing-cpu")
     )
     assert local.log == []
@@ -55,9 +55,11 @@ def test_architectures_of_two_builds(project: Project, local: Served) -> None:
     status, document = project.publish(local, first, project.layout(architectures=("arm64",)))
     assert status == 2
     error = errors.from_document(document)
-    errors.check(error, errors.DIFFERS, value="requirements", names=("linux/arm64", "linux/amd64"))
+    errors.check_error(
+        error, errors.DIFFERS, value="requirements", names=("linux/arm64", "linux/amd64")
+    )
     status, document = project.publish(local, first, first)
-    errors.check(errors.from_document(document), errors.EXISTS, value="amd64")
+    errors.check_error(errors.from_document(document), errors.EXISTS, value="amd64")
     assert local.log == []
 
 
@@ -79,7 +81,9 @@ def test_an_image_with_newer_packages_than_the_locked_ones(
     monkeypatch.setattr(project, "record", replaced)
     status, document = project.publish(local, project.layout())
     assert status == 2
-    errors.check(errors.from_document(document), errors.CONFLICT, value=1, remedy="lock --base")
+    errors.check_error(
+        errors.from_document(document), errors.CONFLICT, value=1, remedy="lock --base"
+    )
     assert local.log == []
 
 
@@ -88,8 +92,8 @@ def test_a_repository_is_for_one_distribution(project: Project, local: Served) -
     status, document = project.publish(local, project.layout(), date="2026-01-03")
     assert status == 2
     error = errors.from_document(document)
-    errors.check(error, errors.CONFLICT, value="other-cuda13", names=("latest", "thing-cpu"))
-    assert published_project.pullable(local, NAME) == ["latest", f"nightly-{DAY}"]
+    errors.check_error(error, errors.CONFLICT, value="other-cuda13", names=("latest", "thing-cpu"))
+    assert published_project.list_pullable_tags(local, NAME) == ["latest", f"nightly-{DAY}"]
 
 
 def test_a_dry_run_sends_nothing(project: Project, local: Served) -> None:
@@ -137,7 +141,7 @@ def test_bad_requests(
         "publish", *what, *more, *(() if "--to" in more else ("--to", f"{local.host}/{NAME}"))
     )
     assert status == 2
-    errors.check(errors.from_document(document), kind, where=where)
+    errors.check_error(errors.from_document(document), kind, where=where)
     assert local.log == []
 
 
@@ -146,21 +150,21 @@ def test_without_a_key_or_anything_to_publish(project: Project, local: Served) -
         "publish", project.layout(), "--to", f"{local.host}/{NAME}", key=""
     )
     assert status == 2
-    errors.check(errors.from_document(document), errors.MISSING, remedy="--key FILE")
+    errors.check_error(errors.from_document(document), errors.MISSING, remedy="--key FILE")
     status, document = project.run("publish", "--to", f"{local.host}/{NAME}")
     assert status == 2
-    errors.check(errors.from_document(document), errors.MISSING, remedy="oci:DIR")
+    errors.check_error(errors.from_document(document), errors.MISSING, remedy="oci:DIR")
 
 
 def test_built_published_and_reproduced_elsewhere(tmp_path: Path) -> None:
     """From a distribution's name to its tags; then another home with an empty cache makes the published digest again from the lock in the image."""
-    keys = published_project._key(tmp_path, "ours")
+    keys = published_project._make_key_pair(tmp_path, "ours")
     with (
-        package_index.serving() as index,
-        published_project.registry("docker-registry", tmp_path) as served,
+        package_index.serve_index() as index,
+        published_project.serve_registry("docker-registry", tmp_path) as served,
     ):
-        chain = small_distribution.make(tmp_path / "chain", index)
-        base = image_bases.base(chain.folder)
+        chain = small_distribution.make_distribution(tmp_path / "chain", index)
+        base = image_bases.copy_base(chain.folder)
         manifest = chain.folder / "manifest.yaml"
         text = manifest.read_text().replace(
             "common: locks/line/common.in}", "common: locks/line/common.in, base: any}"

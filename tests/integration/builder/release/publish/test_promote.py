@@ -133,12 +133,12 @@ def test_publish_does_not_move_it(project: Project, served: Served) -> None:
 def test_what_has_not_passed_is_not_promoted(
     project: Project, tmp_path: Path, text: str, kind: str, value: str | None
 ) -> None:
-    with published_project.registry("memory", tmp_path) as served:
+    with published_project.serve_registry("memory", tmp_path) as served:
         place = project.layout()
         assert project.publish(served, place)[0] == 0
         status, document = _promote(project, served, project.digest(place), _result(project, text))
         assert status == 2
-        errors.check(errors.from_document(document), kind, value=value)
+        errors.check_error(errors.from_document(document), kind, value=value)
         assert served.tag(NAME, tags.VERIFIED) == ""
 
 
@@ -154,5 +154,7 @@ def test_by_another_key_or_by_a_tag(project: Project, served: Served) -> None:
         "promote", f"{served.host}/{NAME}:latest", "--suite", "s", "--result", str(_result(project))
     )
     assert status == 2
-    errors.check(errors.from_document(document), errors.INVALID, remedy="HOST/NAME@sha256:DIGEST")
+    errors.check_error(
+        errors.from_document(document), errors.INVALID, remedy="HOST/NAME@sha256:DIGEST"
+    )
     assert served.tag(NAME, tags.VERIFIED) == ""

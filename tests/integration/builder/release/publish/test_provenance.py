@@ -114,5 +114,5 @@ def test_who_built_it() -> None:
         == "https://host/o/r/.github/workflows/n.yml"
     )
     assert provenance.parse_builder_id(provenance.BUILDER) == provenance.BUILDER
-    with errors.refused(errors.INVALID, where="--builder-id", value="my laptop"):
+    with errors.expect_user_error(errors.INVALID, where="--builder-id", value="my laptop"):
         provenance.parse_builder_id("my laptop")

@@ -75,7 +75,7 @@ class Failing:
 
 def _whole(project: Project, served: Served, name: str) -> list[str]:
     """The tags that may be pulled, each of which must be of an image that is all there, and signed."""
-    found = published_project.pullable(served, name)
+    found = published_project.list_pullable_tags(served, name)
     for tag in found:
         status, document = project.run("verify-published", f"{served.host}/{name}:{tag}")
         assert status == 0, (tag, document)

@@ -31,7 +31,7 @@ EMPTY = oci_documents.encode_json(
 def local_() -> Iterator[tuple[Connection, Served]]:
     kept = Listing(page=3)
     with (
-        image_registry.serving(kept.answer, kept.lose) as served,
+        image_registry.serve_answers(kept.answer, kept.lose) as served,
         Connection(
             reference.parse_reference(f"{served.host}/team/thing"), "pull,push"
         ) as connection,
@@ -64,7 +64,7 @@ def test_a_list_without_an_end(
             b'{"tags": ["a"]}',
         ),
     )
-    with errors.refused(errors.TOO_BIG, where="team/thing", names="tags"):
+    with errors.expect_user_error(errors.TOO_BIG, where="team/thing", names="tags"):
         tags.list_tags(connection)
 
 
@@ -74,7 +74,7 @@ def test_what_is_no_list(
 ) -> None:
     connection, served = local
     monkeypatch.setattr(served, "answer", lambda *_: (200, {}, body))
-    with errors.refused(errors.INVALID, where="team/thing", value="tags"):
+    with errors.expect_user_error(errors.INVALID, where="team/thing", value="tags"):
         tags.list_tags(connection)
 
 

@@ -120,13 +120,13 @@ def test_a_checkout_with_other_inputs_is_refused(project: Project, what: str) ->
     else:
         patch = project.folder / "patches/thing/greet.patch"
         patch.write_text(patch.read_text().replace("good day", "good bye"))
-    with errors.refused(errors.DIFFERS, remedy="commit"):
+    with errors.expect_user_error(errors.DIFFERS, remedy="commit"):
         sbom.list_contents(manifest.load(project.manifest), record)
 
 
 def test_what_is_attached_has_no_credentials(project: Project, tmp_path: Path) -> None:
     """The address in the lock has some: a manifest with them is refused, but this one was got by."""
-    with published_project.registry("memory", tmp_path) as served:
+    with published_project.serve_registry("memory", tmp_path) as served:
         assert project.publish(served, project.layout())[0] == 0
         kept = served.answer.__self__  # type: ignore[attr-defined]
         payloads = [

@@ -65,7 +65,7 @@ def repository(project: Project, tmp_path: Path) -> Iterator[Repository]:
     project.architectures = ("amd64",)
     project.lock({"helper": "1.0"})
     project.layout = lambda top="one": Project.layout(project, top, ("amd64",))  # type: ignore[method-assign, assignment, misc]
-    with published_project.registry("memory", tmp_path) as served:
+    with published_project.serve_registry("memory", tmp_path) as served:
         yield Repository(project, served)
 
 
@@ -235,7 +235,7 @@ def test_a_mark_of_today_without_a_signature_is_not_counted_from(repository: Rep
     )
     assert (status, repository.served.tag(NAME, "latest")) == (2, repository.new)
     error = errors.from_document(document)
-    errors.check(error, errors.CONFLICT, value="latest", names=repr(mark), remedy="delete")
+    errors.check_error(error, errors.CONFLICT, value="latest", names=repr(mark), remedy="delete")
 
 
 def test_a_tag_that_another_moves_meanwhile_is_not_called_published(
@@ -260,7 +260,7 @@ def test_a_tag_that_another_moves_meanwhile_is_not_called_published(
         "latest",
     )
     assert (status, document["ok"]) == (2, False)
-    errors.check(errors.from_document(document), errors.FAILED, value="latest")
+    errors.check_error(errors.from_document(document), errors.FAILED, value="latest")
 
 
 def test_a_release_that_was_signed_in_the_future(

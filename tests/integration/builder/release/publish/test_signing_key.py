@@ -70,7 +70,7 @@ def test_from_the_environment_and_with_a_password(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", (folder / "locked.pem").read_text())
-    with errors.refused(errors.DENIED, where="--key", remedy=signing_key.PASSWORD):
+    with errors.expect_user_error(errors.DENIED, where="--key", remedy=signing_key.PASSWORD):
         signing_key.read_private_key("env:MY_KEY")
     monkeypatch.setenv(signing_key.PASSWORD, "open")
     assert signing_key.read_public_key(f"{folder}/key.pub").verifies(
@@ -98,7 +98,7 @@ def test_from_the_environment_and_with_a_password(
     ],
 )
 def test_what_is_no_private_key(folder: Path, name: str, kind: str, fact: str) -> None:
-    with errors.refused(kind, where=name, names=fact, remedy="openssl genpkey"):
+    with errors.expect_user_error(kind, where=name, names=fact, remedy="openssl genpkey"):
         signing_key.read_private_key(name if ":" in name else f"{folder}/{name}")
 
 
@@ -112,5 +112,5 @@ def test_what_is_no_private_key(folder: Path, name: str, kind: str, fact: str) -
     ],
 )
 def test_what_is_no_public_key(folder: Path, name: str, kind: str, fact: str) -> None:
-    with errors.refused(kind, where=name, names=fact, remedy="openssl pkey"):
+    with errors.expect_user_error(kind, where=name, names=fact, remedy="openssl pkey"):
         signing_key.read_public_key(f"{folder}/{name}")

@@ -107,7 +107,7 @@ def test_only_what_this_key_signed_comes_back(project: Project, served: Served) 
 def registry_with_two_(cache: Cache, served: Served) -> Iterator[tuple[Connection, bytes, bytes]]:
     """Two indexes in one repository, the first with the smaller digest, and no tag on either."""
     with Connection(reference.parse_reference(f"{served.host}/{NAME}"), "pull,push") as connection:
-        made = [image_registry.image(cache, top=top, size=3200) for top in ("one", "two")]
+        made = [image_registry.make_image(cache, top=top, size=3200) for top in ("one", "two")]
         for each in made:
             image_push.upload_image(connection, functools.partial(layer.blob_path, cache), each)
         first, second = sorted((each.document for each in made), key=oci_documents.compute_digest)
@@ -212,9 +212,11 @@ def test_a_claim_that_a_dead_publisher_left_is_named_and_can_be_withdrawn(
         tags.withdraw_claims(connection, date, digest)
         tags.put_nightly_tag(connection, date, mine)
         assert served.tag(NAME, tags.nightly_tag(date)) == oci_documents.compute_digest(mine)
-        with errors.refused(errors.EXISTS, value=tags.nightly_tag(date), error=TagTakenError):
+        with errors.expect_user_error(
+            errors.EXISTS, value=tags.nightly_tag(date), error=TagTakenError
+        ):
             tags.put_nightly_tag(connection, date, theirs)
-    with errors.refused(
+    with errors.expect_user_error(
         errors.MISSING, value=oci_documents.compute_digest(first), names="2025-12-03"
     ):
         tags.withdraw_claims(connection, "2025-12-03", oci_documents.compute_digest(first))
@@ -245,7 +247,7 @@ def test_a_claim_that_was_taken_back_is_given_up(
             connection, "2025-12-01", oci_documents.compute_digest(first)
         ),
     )
-    with errors.refused(errors.CONFLICT, value="nightly-2025-12-01", error=TagTakenError):
+    with errors.expect_user_error(errors.CONFLICT, value="nightly-2025-12-01", error=TagTakenError):
         tags.put_nightly_tag(connection, "2025-12-01", first)
     assert served.tag(NAME, "nightly-2025-12-01") == ""
 
@@ -259,9 +261,11 @@ def test_a_run_of_the_same_digest_does_not_take_anothers_claim_back(
     going_on = tags._put_claim(connection, date, oci_documents.compute_digest(second))
     tags._wait_for_day(connection, date, oci_documents.compute_digest(second), going_on)
     tags._put_claim(connection, date, oci_documents.compute_digest(first))
-    with errors.refused(errors.IN_USE, value="nightly-2025-12-01", error=TagTakenError):
+    with errors.expect_user_error(errors.IN_USE, value="nightly-2025-12-01", error=TagTakenError):
         tags.put_nightly_tag(connection, date, second)
-    with errors.refused(errors.UNREACHABLE, value="nightly-2025-12-01", error=TagTakenError):
+    with errors.expect_user_error(
+        errors.UNREACHABLE, value="nightly-2025-12-01", error=TagTakenError
+    ):
         tags.put_nightly_tag(connection, date, first)
     assert served.tag(NAME, tags.nightly_tag(date)) == ""
 
@@ -273,7 +277,7 @@ def test_a_list_of_tags_that_lags_is_noticed(
 ) -> None:
     connection, first, _ = registry_with_two
     monkeypatch.setattr(tags, "list_tags", lambda _: ["latest"])
-    with errors.refused(errors.MISSING, where=NAME, remedy="registry"):
+    with errors.expect_user_error(errors.MISSING, where=NAME, remedy="registry"):
         tags.put_nightly_tag(connection, "2025-12-01", first)
     assert served.tag(NAME, "nightly-2025-12-01") == ""
 
@@ -283,7 +287,7 @@ def test_a_claim_goes_where_the_registry_lets_it(
     project: Project, tmp_path: Path, deletes: bool
 ) -> None:
     """And none but one's own: another's stands."""
-    with published_project.registry("memory", tmp_path) as served:
+    with published_project.serve_registry("memory", tmp_path) as served:
         served.answer.__self__.deletes = deletes  # type: ignore[attr-defined]
         other = f"claim-{NEXT}-{'f' * 64}-00000000"
         with Connection(

@@ -107,7 +107,7 @@ class Published:
                 if row["artifactType"] == artifact and row[
                     "digest"
                 ] != oci_documents.compute_digest(document):
-                    published_project.overwrite(
+                    published_project.overwrite_blob(
                         self.served, row["digest"], document
                     )  # a registry that lists by itself has to be told behind its back
         else:
@@ -137,9 +137,11 @@ def publication(
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HOME", str(folder))
         environment.setenv("ROSETTA_CACHE", str(folder / "cache"))
-        with published_project.registry(request.param, tmp_path_factory.mktemp("served")) as served:
+        with published_project.serve_registry(
+            request.param, tmp_path_factory.mktemp("served")
+        ) as served:
             made = Published(Project(folder / "project", Cache(folder / "cache")), served)
-            yield made, published_project.snapshot(served, folder / "snapshot")
+            yield made, published_project.take_snapshot(served, folder / "snapshot")
 
 
 @pytest.fixture
@@ -164,7 +166,7 @@ def test_a_layer_that_was_changed(
     blob = layout.blob_path(Path(published.project.layout("two").removeprefix("oci:")), wanted)
     data = bytearray(blob.read_bytes())
     data[50] ^= 1
-    published_project.overwrite(served, wanted.digest, bytes(data))
+    published_project.overwrite_blob(served, wanted.digest, bytes(data))
     published.refused("linux/arm64: image: reading blob " + wanted.digest[7:19])
     assert (
         published.verify("latest", "--quick")[0] == 0
@@ -201,7 +203,7 @@ def test_a_document_that_was_changed(
         "manifest": (image.digest, image.manifest),
         "index": (published.index.digest, published.index.document),
     }[which]
-    published_project.overwrite(
+    published_project.overwrite_blob(
         served,
         digest,
         data.replace(b"linux", b"minix")

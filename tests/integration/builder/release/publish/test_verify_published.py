@@ -27,10 +27,10 @@ pytestmark = pytest.mark.registry
 def test_bad_requests(
     project: Project, tmp_path: Path, reference: str, more: tuple[str, ...], kind: str, where: str
 ) -> None:
-    with published_project.registry("memory", tmp_path) as served:
+    with published_project.serve_registry("memory", tmp_path) as served:
         status, document = project.run("verify-published", f"{served.host}/{reference}", *more)
         assert status == 2
-        errors.check(errors.from_document(document), kind, where=where)
+        errors.check_error(errors.from_document(document), kind, where=where)
         assert served.log == []
 
 
@@ -45,7 +45,7 @@ def test_a_private_key_is_no_public_one(project: Project) -> None:
 def test_a_line_for_each_check(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with published_project.registry("memory", tmp_path) as served:
+    with published_project.serve_registry("memory", tmp_path) as served:
         assert project.publish(served, project.layout())[0] == 0
         capsys.readouterr()
         name = f"{served.host}/team/thing:latest"

@@ -33,7 +33,7 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
     (tmp_path / "nothing").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    return debian_packages.loaded(tmp_path)
+    return debian_packages.load_manifest(tmp_path)
 
 
 def _resolve(
@@ -69,11 +69,13 @@ def _lock(loaded: Manifest, architecture: str = "amd64", **changes: Any) -> Base
 
 
 def _system(architecture: str, **parts: Any) -> list[Entry]:
-    found = debian_packages.system(**parts)
+    found = debian_packages.list_system_files(**parts)
     if architecture == "amd64":
         return found
     libc = debian_packages.FACTS["libc"]
-    return debian_packages.system(libc=libc[:18] + (183).to_bytes(2, "little") + libc[20:], **parts)
+    return debian_packages.list_system_files(
+        libc=libc[:18] + (183).to_bytes(2, "little") + libc[20:], **parts
+    )
 
 
 def _bootstrapped(cache: Cache, lock: BaseLock, compression: str = "gzip", **parts: Any) -> None:
@@ -89,7 +91,9 @@ def _bootstrapped(cache: Cache, lock: BaseLock, compression: str = "gzip", **par
 
 def _pulled(cache: Cache, digest: str = DIGEST, **parts: Any) -> None:
     """As if an engine had built Dockerfile.base on the image of this digest."""
-    layer.write_layer(cache, "k1", "base", "gzip", lambda: debian_packages.system(**parts))
+    layer.write_layer(
+        cache, "k1", "base", "gzip", lambda: debian_packages.list_system_files(**parts)
+    )
     layer.write_layer(cache, "k2", "os", "gzip", lambda: [make_file("usr/bin/git", "engine")])
     key = stage_key(
         "base",
@@ -148,7 +152,7 @@ def test_the_machines_own_architecture_comes_along(cache: Cache, loaded: Manifes
 def test_one_python_on_all_architectures(cache: Cache, loaded: Manifest) -> None:
     _bootstrapped(cache, _lock(loaded))
     _bootstrapped(cache, _lock(loaded, "arm64"), version="3.12", python=b"\0003.12.3\0")
-    with errors.refused(
+    with errors.expect_user_error(
         errors.DIFFERS, where="trixie", names=("3.13.5", "3.12.3"), remedy="--base"
     ):
         _resolve(cache, loaded, architectures=["amd64", "arm64"])
@@ -184,7 +188,7 @@ def test_an_image_by_digest_needs_no_record(cache: Cache, loaded: Manifest) -> N
 
 def test_a_base_that_will_not_do_is_refused(cache: Cache, loaded: Manifest) -> None:
     _pulled(cache, version="3.9", python=b"\0003.9.2\0")
-    with errors.refused(
+    with errors.expect_user_error(
         errors.UNSUPPORTED, where=f"old@{DIGEST}", names=("3.11", "3.12", "3.13", "/usr/bin", "3.9")
     ) as caught:
         _resolve(cache, loaded, f"old@{DIGEST}")
@@ -197,31 +201,31 @@ def test_a_lost_blob_is_not_taken_for_there(cache: Cache, loaded: Manifest) -> N
     made = layer.find_layer(cache, "k2", "os", "gzip")
     assert made
     layer.blob_path(cache, made.digest).unlink()
-    with errors.refused(errors.MISSING, where=f"x@{DIGEST}", remedy="--offline"):
+    with errors.expect_user_error(errors.MISSING, where=f"x@{DIGEST}", remedy="--offline"):
         _resolve(cache, loaded, f"x@{DIGEST}", offline=True)
 
 
 @pytest.mark.parametrize("name", ["--privileged", "a b", "x;id", "$(id)", "x@sha256:12 "])
 def test_no_name_of_an_image(cache: Cache, loaded: Manifest, name: str) -> None:
-    with errors.refused(errors.INVALID, where="--base", value=name):
+    with errors.expect_user_error(errors.INVALID, where="--base", value=name):
         _resolve(cache, loaded, name)
 
 
 def test_without_programs_it_says_which(cache: Cache, loaded: Manifest) -> None:
     _lock(loaded)
-    with errors.refused(
+    with errors.expect_user_error(
         errors.MISSING, where="trixie", remedy=("apt-get install mmdebstrap", "--base IMAGE")
     ) as caught:
         _resolve(cache, loaded)
     assert "--base IMAGE" in caught.value.do
-    with errors.refused(errors.MISSING, where="--engine", remedy="buildah"):
+    with errors.expect_user_error(errors.MISSING, where="--engine", remedy="buildah"):
         _resolve(cache, loaded, "nvidia/cuda:13.0")
-    with errors.refused(errors.MISSING, where="nvidia/cuda:13.0", remedy="--offline"):
+    with errors.expect_user_error(errors.MISSING, where="nvidia/cuda:13.0", remedy="--offline"):
         _resolve(cache, loaded, "nvidia/cuda:13.0", offline=True)
 
 
 def test_nothing_locked_and_offline(cache: Cache, loaded: Manifest) -> None:
-    with errors.refused(
+    with errors.expect_user_error(
         errors.MISSING, where="base-trixie-amd64.json", remedy="lock --base"
     ) as caught:
         _resolve(cache, loaded, offline=True)
@@ -232,7 +236,7 @@ def test_a_line_without_a_base(cache: Cache, loaded: Manifest) -> None:
     lines = {name: each.model_copy(update={"base": None}) for name, each in loaded.lines.items()}
     other = loaded.model_copy(update={"lines": lines})
     other.__dict__["_root"] = loaded.root
-    with errors.refused(errors.MISSING, where="line current", remedy="trixie"):
+    with errors.expect_user_error(errors.MISSING, where="line current", remedy="trixie"):
         _resolve(cache, other)
 
 
@@ -285,12 +289,12 @@ def test_any_other_build_stays_locked(
 
 
 def test_a_mirror_that_is_older_than_the_lock_is_refused() -> None:
-    debian_packages.need("dpkg")
+    debian_packages.need_programs("dpkg")
     debian_resolution.refuse_older(
         debian_resolution.Replacement("thing", "1.0-1+deb13u2", "1.0-1+deb13u3"), "Debian"
     )
     debian_resolution.refuse_older(debian_resolution.Replacement("thing", "", "1.0"), "Debian")
-    with errors.refused(errors.CONFLICT, value="1.0-1", names=("thing", "1.0-1+deb13u2")):
+    with errors.expect_user_error(errors.CONFLICT, value="1.0-1", names=("thing", "1.0-1+deb13u2")):
         debian_resolution.refuse_older(
             debian_resolution.Replacement("thing", "1.0-1+deb13u2", "1.0-1"), "Debian"
         )

@@ -26,13 +26,15 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 @pytest.fixture
 def base(cache: Cache) -> Base:
-    debian_packages.need("ldd")
+    debian_packages.need_programs("ldd")
     if (
         platform.libc_ver()[0] != "glibc"
         or platform.machine() not in machine_architecture.ARCHITECTURES
     ):
         pytest.skip("NOT CHECKED: bases are of glibc, on x86_64 or aarch64")
-    made = layer.write_layer(cache, "key", "base", "gzip", debian_packages.running)
+    made = layer.write_layer(
+        cache, "key", "base", "gzip", debian_packages.list_running_python_files
+    )
     return Base(
         machine_architecture.ARCHITECTURES[platform.machine()],
         "test",
@@ -102,7 +104,7 @@ def test_it_is_made_once(cache: Cache, base: Base) -> None:
 
 
 def test_another_architecture_is_refused(cache: Cache, base: Base) -> None:
-    with errors.refused(errors.UNSUPPORTED, names="riscv", remedy="--platform"):
+    with errors.expect_user_error(errors.UNSUPPORTED, names="riscv", remedy="--platform"):
         ensure_interpreter(cache, {"riscv": base})
 
 

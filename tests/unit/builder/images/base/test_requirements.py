@@ -10,11 +10,11 @@ from builder.images.base import requirements
 from builder.images.oci.tar_entry import Entry, make_file
 from rosetta.core.errors import UserError
 from tests.support import errors
-from tests.support.debian_packages import FACTS, system
+from tests.support.debian_packages import FACTS, list_system_files
 
 
 def _shown(**parts: Any) -> dict[str, Entry]:
-    return {entry.path: entry for entry in system(**parts)}
+    return {entry.path: entry for entry in list_system_files(**parts)}
 
 
 def test_a_whole_system() -> None:
@@ -25,7 +25,8 @@ def test_a_whole_system() -> None:
 
 def test_the_first_of_the_pythons_that_is_there() -> None:
     shown = _shown() | {
-        entry.path: entry for entry in system(version="3.12", python=b"..\x003.12.3\x00..")
+        entry.path: entry
+        for entry in list_system_files(version="3.12", python=b"..\x003.12.3\x00..")
     }
     assert requirements.find_facts(shown, "x", "amd64", ["3.12", "3.13"]).python_full == "3.12.3"
     assert (
@@ -76,7 +77,7 @@ def test_all_that_is_missing_is_listed(parts: dict[str, Any], told: list[str]) -
 @pytest.mark.parametrize(("machine", "architecture"), [(62, "arm64"), (183, "amd64"), (3, "amd64")])
 def test_programs_of_another_architecture(machine: int, architecture: str) -> None:
     libc = FACTS["libc"][:18] + machine.to_bytes(2, "little") + FACTS["libc"][20:]
-    with errors.refused(errors.UNSUPPORTED, where="x", names=architecture):
+    with errors.expect_user_error(errors.UNSUPPORTED, where="x", names=architecture):
         requirements.find_facts(_shown(libc=libc), "x", architecture, ["3.13"])
 
 

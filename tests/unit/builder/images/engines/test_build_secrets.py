@@ -72,10 +72,10 @@ def test_the_bundle_of_certificates(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     assert build_secrets.collect_secrets()["rosetta-ca"] == b"certificate\n"
     bundle.write_bytes(bytes(600 * 1024))
-    with errors.refused(errors.TOO_BIG, where="rosetta-ca", remedy="SSL_CERT_FILE"):
+    with errors.expect_user_error(errors.TOO_BIG, where="rosetta-ca", remedy="SSL_CERT_FILE"):
         build_secrets.collect_secrets()
     bundle.unlink()
-    with errors.refused(errors.MISSING, where="ca.pem", remedy="SSL_CERT_FILE"):
+    with errors.expect_user_error(errors.MISSING, where="ca.pem", remedy="SSL_CERT_FILE"):
         build_secrets.collect_secrets()
 
 

@@ -29,7 +29,7 @@ def test_input_and_output(tmp_path: Path) -> None:
 
 
 def test_a_program_that_is_missing() -> None:
-    with errors.refused(
+    with errors.expect_user_error(
         errors.MISSING,
         where="no-such-engine",
         value="no-such-engine",
@@ -43,7 +43,7 @@ def test_one_that_stops_reading_is_judged_by_its_own_words() -> None:
         for _ in range(1000):
             out.write(bytes(1 << 16))  # type: ignore[attr-defined]
 
-    with errors.refused(errors.TOO_BIG, where="sh -c", names="/x"):
+    with errors.expect_user_error(errors.TOO_BIG, where="sh -c", names="/x"):
         engine_program.run_program(
             "sh", "-c", "echo 'write /x: no space left on device' >&2; exit 1", feed=feed
         )
@@ -53,7 +53,7 @@ def test_what_stops_the_feeding_stops_the_program() -> None:
     def feed(_: object) -> None:
         raise UserError("is gone", "blob", "run again", kind=errors.MISSING)
 
-    with errors.refused(errors.MISSING, where="blob", remedy="run again"):
+    with errors.expect_user_error(errors.MISSING, where="blob", remedy="run again"):
         engine_program.run_program("sh", "-c", "cat > /dev/null", feed=feed)
 
 
@@ -114,7 +114,7 @@ def test_what_stops_the_feeding_stops_the_program() -> None:
 )
 def test_meanings(printed: str, kind: str, remedy: str) -> None:
     error = engine_program.explain_failure(f"#1 DONE\n{printed}\n", "engine")
-    errors.check(error, kind, where="engine", remedy=remedy)
+    errors.check_error(error, kind, where="engine", remedy=remedy)
     assert "\n" not in str(error)
 
 
@@ -157,13 +157,13 @@ ERROR: failed to solve: process "/bin/sh -c sh install-packages" did not complet
 )
 def test_the_end_of_the_engines_message_is_shown(printed: str, shown: str) -> None:
     error = engine_program.explain_failure(printed, "engine")
-    errors.check(error, errors.FAILED, where="engine")
+    errors.check_error(error, errors.FAILED, where="engine")
     assert error.what == shown
 
 
 def test_an_engine_that_prints_nothing() -> None:
     error = engine_program.explain_failure("", "engine")
-    errors.check(error, errors.FAILED, where="engine", names="no message")
+    errors.check_error(error, errors.FAILED, where="engine", names="no message")
 
 
 def test_our_own_words_come_first_and_with_apts() -> None:
@@ -182,7 +182,7 @@ def test_an_archive_out_of_reach_is_no_registry() -> None:
     assert error.what.startswith("apt-get update failed")
     assert "sources, proxies" in error.do
     full = f"E: write: {os.strerror(errno.ENOSPC)}\nrosetta: apt-get install failed\n"
-    errors.check(engine_program.explain_failure(full, "step"), errors.TOO_BIG, where="step")
+    errors.check_error(engine_program.explain_failure(full, "step"), errors.TOO_BIG, where="step")
 
 
 def test_nothing_secret_is_shown() -> None:

@@ -302,5 +302,5 @@ def test_an_archive_that_is_not_one_is_refused(tmp_path: Path, broken: str) -> N
         if broken == "json"
         else None,
     )
-    with errors.refused(errors.DAMAGED, remedy="storage"):
+    with errors.expect_user_error(errors.DAMAGED, remedy="storage"):
         image_archive.read_built_archive(path)

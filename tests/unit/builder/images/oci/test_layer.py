@@ -128,14 +128,14 @@ def test_umask_locale_time_zone_and_cores_do_not_enter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["", "/a", "a/", "a//b", "../a", "a/../b", "a\0b"])
 def test_paths_that_are_none(cache: Cache, path: str) -> None:
-    with errors.refused(errors.INVALID, value=path):
+    with errors.expect_user_error(errors.INVALID, value=path):
         layer.write_layer(cache, "k", "x", "gzip", lambda: [make_file(path, b"")])
     assert list(cache.path("blobs").iterdir()) == []
     assert list(cache.path("layers").iterdir()) == []
 
 
 def test_a_path_twice(cache: Cache) -> None:
-    with errors.refused(errors.CONFLICT, value="a"):
+    with errors.expect_user_error(errors.CONFLICT, value="a"):
         layer.write_layer(
             cache, "k", "x", "gzip", lambda: [make_file("a", b"1"), make_file("a", b"2")]
         )
@@ -315,7 +315,7 @@ def test_from_tar_keeps_what_counts(cache: Cache, tmp_path: Path, packed: str) -
 
 
 def test_a_broken_tar_leaves_nothing(cache: Cache) -> None:
-    with errors.refused(errors.DAMAGED, names="tar"):
+    with errors.expect_user_error(errors.DAMAGED, names="tar"):
         layer.rewrite_layer(cache, "k", "os", "zstd", lambda: io.BytesIO(b"no tar " * 500))
     assert list(cache.path("blobs").iterdir()) == []
 
@@ -331,7 +331,7 @@ def test_a_damaged_blob_leaves_nothing(cache: Cache, packed: str, damage: str) -
     )
     data = layer.blob_path(cache, made.digest).read_bytes()
     broken = data[: len(data) // 2] if damage == "cut" else data[:200] + bytes(200) + data[400:]
-    with errors.refused(errors.DAMAGED, remedy="run again"):
+    with errors.expect_user_error(errors.DAMAGED, remedy="run again"):
         layer.rewrite_layer(cache, "other", "os", packed, lambda: io.BytesIO(broken))
     assert [path.name for path in cache.path("blobs").iterdir()] == ["sha256"]
     assert [path.name for path in cache.path("layers").iterdir()] == [f"k.{packed}.json"]

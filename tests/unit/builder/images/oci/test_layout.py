@@ -35,7 +35,7 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 
 def test_written_and_read_back(cache: Cache, tmp_path: Path) -> None:
-    index = small_image.index(cache)
+    index = small_image.make_index(cache)
     layout.write_layout(cache, index, tmp_path / "out", name="t5x:latest")
     assert json.loads((tmp_path / "out/oci-layout").read_bytes()) == {"imageLayoutVersion": "1.0.0"}
     top = json.loads((tmp_path / "out/index.json").read_bytes())
@@ -66,7 +66,7 @@ def test_written_and_read_back(cache: Cache, tmp_path: Path) -> None:
 
 
 def test_blobs_are_copies(cache: Cache, tmp_path: Path) -> None:
-    index = small_image.index(cache)
+    index = small_image.make_index(cache)
     layout.write_layout(cache, index, tmp_path / "out", name="n")
     digest = index.images[0].layers[0].digest
     assert (tmp_path / "out/blobs/sha256" / digest[7:]).read_bytes() == layer.blob_path(
@@ -79,41 +79,43 @@ def test_blobs_are_copies(cache: Cache, tmp_path: Path) -> None:
 def test_a_flipped_byte_in_the_caches_blob_is_not_written(
     cache: Cache, tmp_path: Path, name: str
 ) -> None:
-    index = small_image.index(cache)
+    index = small_image.make_index(cache)
     blob = layer.blob_path(cache, index.images[0].layers[0].digest)
     state, data = blob.stat(), bytearray(blob.read_bytes())
     data[len(data) // 2] ^= 1
     blob.chmod(0o644)
     blob.write_bytes(data)
     os.utime(blob, ns=(state.st_atime_ns, state.st_mtime_ns))
-    with errors.refused(errors.DAMAGED, where=blob, remedy="delete"):
+    with errors.expect_user_error(errors.DAMAGED, where=blob, remedy="delete"):
         layout.write_layout(cache, index, tmp_path / name, name="n")
     assert not (tmp_path / name).exists()
     assert list(cache_inspection.check_entries(cache)[1]) == [f"blobs/{blob.name}"]
     layout.write_layout(
-        cache, small_image.index(cache), tmp_path / name, name="n"
+        cache, small_image.make_index(cache), tmp_path / name, name="n"
     )  # it is made again
 
 
 def test_written_again_it_is_the_same_and_another_replaces_it(cache: Cache, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    layout.write_layout(cache, small_image.index(cache), out, name="n")
+    layout.write_layout(cache, small_image.make_index(cache), out, name="n")
     first = _content(out)
-    layout.write_layout(cache, small_image.index(cache), out, name="n")
+    layout.write_layout(cache, small_image.make_index(cache), out, name="n")
     assert _content(out) == first
-    layout.write_layout(cache, small_image.index(cache, ("amd64",), top=b"other"), out, name="n")
+    layout.write_layout(
+        cache, small_image.make_index(cache, ("amd64",), top=b"other"), out, name="n"
+    )
     assert len(_content(out)) == 2 + 3 + 3
     assert (
         layout.read_layout(out).index.digest
-        == small_image.index(cache, ("amd64",), top=b"other").digest
+        == small_image.make_index(cache, ("amd64",), top=b"other").digest
     )
 
 
 @pytest.mark.parametrize("there", ["files", "layout", "file", "link", "more"])
 def test_what_is_not_ours_is_refused_and_kept(cache: Cache, tmp_path: Path, there: str) -> None:
     out = tmp_path / "out"
-    index = small_image.index(cache)
+    index = small_image.make_index(cache)
     if there == "file":
         out.write_text("mine")
     elif there == "link":
@@ -128,13 +130,13 @@ def test_what_is_not_ours_is_refused_and_kept(cache: Cache, tmp_path: Path, ther
         else:
             (out / "index.json").unlink()
     before = _content(out) if out.is_dir() else out.read_bytes()
-    with errors.refused(errors.EXISTS, where=out):
+    with errors.expect_user_error(errors.EXISTS, where=out):
         layout.write_layout(cache, index, out, name="n")
     assert (_content(out) if out.is_dir() else out.read_bytes()) == before
 
 
 def test_a_tar_holds_the_same(cache: Cache, tmp_path: Path) -> None:
-    index = small_image.index(cache)
+    index = small_image.make_index(cache)
     layout.write_layout(cache, index, tmp_path / "out", name="n")
     layout.write_layout(cache, index, tmp_path / "out.tar", name="n")
     first = (tmp_path / "out.tar").read_bytes()
@@ -145,7 +147,7 @@ def test_a_tar_holds_the_same(cache: Cache, tmp_path: Path) -> None:
     layout.write_layout(cache, index, tmp_path / "out.tar", name="n")
     assert (tmp_path / "out.tar").read_bytes() == first
     (tmp_path / "mine.tar").write_bytes(b"thesis" * 1000)
-    with errors.refused(errors.EXISTS, where="mine.tar"):
+    with errors.expect_user_error(errors.EXISTS, where="mine.tar"):
         layout.write_layout(cache, index, tmp_path / "mine.tar", name="n")
     assert (tmp_path / "mine.tar").read_bytes() == b"thesis" * 1000
 
@@ -155,15 +157,15 @@ def test_a_lost_blob_or_a_full_disk_leaves_what_was_there(
     cache: Cache, tmp_path: Path, name: str
 ) -> None:
     out = tmp_path / name
-    layout.write_layout(cache, small_image.index(cache), out, name="n")
+    layout.write_layout(cache, small_image.make_index(cache), out, name="n")
     before = _content(out) if out.is_dir() else out.read_bytes()
-    lost = small_image.index(cache, ("amd64",), top=b"lost")
+    lost = small_image.make_index(cache, ("amd64",), top=b"lost")
     layer.blob_path(cache, lost.images[0].layers[2].digest).unlink()
-    with errors.refused(
+    with errors.expect_user_error(
         errors.MISSING, where=lost.images[0].layers[2].digest[7:], remedy="run again"
     ):
         layout.write_layout(cache, lost, out, name="n")
-    full = small_image.index(cache, ("amd64",), top=b"full")
+    full = small_image.make_index(cache, ("amd64",), top=b"full")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
@@ -186,7 +188,7 @@ from builder.core.cache import Cache
 from builder.images.oci import layout
 from tests.support import small_image
 cache = Cache(Path(sys.argv[1]))
-index = small_image.index(cache, top=b"new")
+index = small_image.make_index(cache, top=b"new")
 left = int(sys.argv[3])
 for module, name in ((shutil, "copystat"), (os, "rename")):
     def step(*args, real=getattr(module, name), **more):
@@ -204,7 +206,7 @@ layout.write_layout(cache, index, Path(sys.argv[2]), name="n")
 def test_kill_9_at_any_step(cache: Cache, tmp_path: Path, steps: int) -> None:
     """Four copies, then the old one is put aside and the new one takes its place."""
     out = tmp_path / "out"
-    layout.write_layout(cache, small_image.index(cache), out, name="n")
+    layout.write_layout(cache, small_image.make_index(cache), out, name="n")
     done = subprocess.run(
         [sys.executable, "-c", _KILLED, str(cache.root), str(out), str(steps)],
         cwd=ROOT,
@@ -214,17 +216,17 @@ def test_kill_9_at_any_step(cache: Cache, tmp_path: Path, steps: int) -> None:
     if out.exists():
         assert (
             layout.read_layout(out).index.digest
-            == small_image.index(cache, top=b"new" if steps == 6 else b"top").digest
+            == small_image.make_index(cache, top=b"new" if steps == 6 else b"top").digest
         )
-    layout.write_layout(cache, small_image.index(cache, top=b"new"), out, name="n")
-    assert layout.read_layout(out).index.digest == small_image.index(cache, top=b"new").digest
+    layout.write_layout(cache, small_image.make_index(cache, top=b"new"), out, name="n")
+    assert layout.read_layout(out).index.digest == small_image.make_index(cache, top=b"new").digest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "out"]
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone", "top", "json", "marks"])
 @pytest.mark.parametrize("which", ["index", "manifest", "config", "layer"])
 def test_damage_is_noticed(cache: Cache, tmp_path: Path, damage: str, which: str) -> None:
-    index = small_image.index(cache)
+    index = small_image.make_index(cache)
     layout.write_layout(cache, index, tmp_path / "linked", name="n")
     out = tmp_path / "out"
     shutil.copytree(tmp_path / "linked", out)
@@ -258,12 +260,12 @@ def test_damage_is_noticed(cache: Cache, tmp_path: Path, damage: str, which: str
 
 def _archived(cache: Cache, name: str, leave_out: tuple[str, ...] = ()) -> bytes:
     out = io.BytesIO()
-    layout.write_archive(cache, small_image.image(cache), name, out, leave_out)
+    layout.write_archive(cache, small_image.make_image(cache), name, out, leave_out)
     return out.getvalue()
 
 
 def test_an_archive_is_both_forms(cache: Cache) -> None:
-    image = small_image.image(cache)
+    image = small_image.make_image(cache)
     data = _archived(cache, "t5x:cuda13")
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         held = {each.name: file.read() for each in archive if (file := archive.extractfile(each))}
@@ -304,7 +306,7 @@ def test_qualified(name: str, full: str) -> None:
 def test_skopeo_reads_it(cache: Cache, tmp_path: Path, kind: str) -> None:
     if shutil.which("skopeo") is None:
         pytest.skip("NOT CHECKED: skopeo is not on this machine")
-    index = small_image.index(cache)
+    index = small_image.make_index(cache)
     out = tmp_path / ("out" if kind == "oci" else "out.tar")
     if kind == "docker-archive":
         out.write_bytes(_archived(cache, "t5x:n"))
@@ -350,7 +352,7 @@ def test_docker_loads_it(cache: Cache, compression: str) -> None:
     ).stdout
     if compression == "zstd" and int(server.partition(".")[0]) < 23:
         pytest.skip(f"NOT CHECKED: docker {server.strip()} reads no zstd")
-    image = small_image.image(cache, compression=compression)
+    image = small_image.make_image(cache, compression=compression)
     name = f"rosetta-test-layout:{compression}"
     out = io.BytesIO()
     layout.write_archive(cache, image, name, out)
@@ -369,7 +371,10 @@ def test_docker_loads_it(cache: Cache, compression: str) -> None:
             image.config_digest,
             image.digest,
         )  # the classic store's, containerd's
-        other, more = small_image.image(cache, compression=compression, top=b"more"), io.BytesIO()
+        other, more = (
+            small_image.make_image(cache, compression=compression, top=b"more"),
+            io.BytesIO(),
+        )
         layout.write_archive(cache, other, name, more, [each.digest for each in image.layers[:2]])
         subprocess.run(
             ["docker", "load"], input=more.getvalue(), check=True, capture_output=True, timeout=120

@@ -11,7 +11,7 @@ from tests.support import small_image
 
 
 def test_documents_name_each_other(cache: Cache) -> None:
-    index = small_image.index(cache)
+    index = small_image.make_index(cache)
     document = json.loads(index.document)
     assert document["schemaVersion"] == 2
     assert document["mediaType"] == "application/vnd.oci.image.index.v1+json"
@@ -46,7 +46,7 @@ def test_documents_name_each_other(cache: Cache) -> None:
 
 
 def test_config(cache: Cache) -> None:
-    image = small_image.image(cache, "arm64")
+    image = small_image.make_image(cache, "arm64")
     config = json.loads(image.config)
     assert (config["architecture"], config["variant"], config["os"], config["created"]) == (
         "arm64",
@@ -70,17 +70,17 @@ def test_json_is_canonical(cache: Cache) -> None:
         oci_documents.encode_json({"b": 1, "a": {"z": "ü", "y": [1, 2]}})
         == '{"a":{"y":[1,2],"z":"ü"},"b":1}'.encode()
     )
-    image = small_image.image(cache)
-    for data in (image.config, image.manifest, small_image.index(cache).document):
+    image = small_image.make_image(cache)
+    for data in (image.config, image.manifest, small_image.make_index(cache).document):
         assert data == oci_documents.encode_json(json.loads(data))
 
 
 def test_order_of_architectures_and_settings_does_not_count(cache: Cache) -> None:
     assert (
-        small_image.index(cache, ("arm64", "amd64")).digest
-        == small_image.index(cache, ("amd64", "arm64")).digest
+        small_image.make_index(cache, ("arm64", "amd64")).digest
+        == small_image.make_index(cache, ("amd64", "arm64")).digest
     )
-    image = small_image.image(cache)
+    image = small_image.make_image(cache)
     turned = oci_documents.make_image(
         "amd64",
         image.layers,
@@ -92,7 +92,7 @@ def test_order_of_architectures_and_settings_does_not_count(cache: Cache) -> Non
 
 
 def test_one_platform_is_an_index_too_and_empty_settings_are_left_out(cache: Cache) -> None:
-    index = small_image.index(cache, ("amd64",))
+    index = small_image.make_index(cache, ("amd64",))
     assert len(json.loads(index.document)["manifests"]) == 1
     bare = oci_documents.make_image(
         "amd64", index.images[0].layers, small_image.CREATED, {"Env": [], "WorkingDir": ""}, {}

@@ -183,7 +183,7 @@ def test_walk_refuses_what_no_layer_holds(
     else:
         with socket.socket(socket.AF_UNIX) as server:
             server.bind("it")
-    with errors.refused(errors.INVALID, where="it", remedy="remove"):
+    with errors.expect_user_error(errors.INVALID, where="it", remedy="remove"):
         list(tar_file.walk_folder(tmp_path, ""))
 
 
@@ -192,10 +192,10 @@ def test_a_file_that_changes_is_an_error(tmp_path: Path, now: bytes) -> None:
     (tmp_path / "f").write_bytes(b"as it was, once")
     entries = list(tar_file.walk_folder(tmp_path, ""))
     (tmp_path / "f").write_bytes(now)
-    with errors.refused(errors.CONFLICT, where="f", names="changed"):
+    with errors.expect_user_error(errors.CONFLICT, where="f", names="changed"):
         _bytes(*entries)
     (tmp_path / "f").unlink()
-    with errors.refused(errors.CONFLICT, where="f", names="gone"):
+    with errors.expect_user_error(errors.CONFLICT, where="f", names="gone"):
         _bytes(*entries)
 
 
@@ -285,10 +285,10 @@ def test_a_sparse_file_of_gnu_tar(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../up", "a/../../b"])
 def test_a_tar_that_points_outside_is_refused(tmp_path: Path, name: str) -> None:
     data = _foreign((name, tarfile.REGTYPE, ""))
-    with errors.refused(errors.INVALID, value=name):
+    with errors.expect_user_error(errors.INVALID, value=name):
         list(tar_file.read_tar(io.BytesIO(data)))
     with (
-        errors.refused(errors.INVALID, value=name),
+        errors.expect_user_error(errors.INVALID, value=name),
         tar_file.spool_tar(io.BytesIO(data), tmp_path / "spool"),
     ):
         pass
@@ -298,7 +298,7 @@ def test_a_tar_that_points_outside_is_refused(tmp_path: Path, name: str) -> None
 def test_a_tar_that_is_none_or_cut_off_is_refused(tmp_path: Path) -> None:
     whole = _foreign(("a", tarfile.REGTYPE, ""), ("b", tarfile.REGTYPE, ""))
     for broken in (b"not a tar at all" * 64, whole[:1030]):
-        with errors.refused(errors.DAMAGED):
+        with errors.expect_user_error(errors.DAMAGED):
             list(tar_file.read_tar(io.BytesIO(broken)))
         with (
             pytest.raises(UserError) as caught,
@@ -311,7 +311,7 @@ def test_a_tar_that_is_none_or_cut_off_is_refused(tmp_path: Path) -> None:
 def test_a_hard_link_to_nothing_is_refused(tmp_path: Path) -> None:
     data = _foreign(("a", tarfile.LNKTYPE, "gone"))
     with (
-        errors.refused(errors.INVALID, where="a", value="gone"),
+        errors.expect_user_error(errors.INVALID, where="a", value="gone"),
         tar_file.spool_tar(io.BytesIO(data), tmp_path / "spool"),
     ):
         pass

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def te(tmp_path: Path, index: Index, cache: Cache) -> Te:
-    te_project.need()
-    made = te_project.make(tmp_path / "repo", index)
+    te_project.need_compiler()
+    made = te_project.make_project(tmp_path / "repo", index)
     made.with_headers(cache)
     return made

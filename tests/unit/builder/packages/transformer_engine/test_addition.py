@@ -65,17 +65,17 @@ def test_an_imported_wheel_needs_no_compiler(
     assert te.index.requests == []
     assert addition.forget_imported_wheel(cache, plan)
     assert not addition.forget_imported_wheel(cache, plan)
-    with errors.refused(errors.MISSING, value="amd64", remedy="apt-get install g++"):
+    with errors.expect_user_error(errors.MISSING, value="amd64", remedy="apt-get install g++"):
         addition.prepare_addition(te.context(cache), te.manifest(), *WANTED)
 
 
 def test_no_cross_compiler(
     tmp_path: Path, index: Index, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    te_project.need("arm64")
-    te = te_project.make(tmp_path / "repo", index, "arm64")
+    te_project.need_compiler("arm64")
+    te = te_project.make_project(tmp_path / "repo", index, "arm64")
     monkeypatch.setenv("PATH", "")
-    with errors.refused(
+    with errors.expect_user_error(
         errors.MISSING, value="arm64", remedy=("apt-get install g++-aarch64-linux-gnu", "--import")
     ):
         addition.prepare_addition(te.context(cache), te.manifest(), "l", "cuda13", "arm64", "3.13")
@@ -90,7 +90,7 @@ def test_another_lock_does_not_take_the_imported_wheel(te: Te, cache: Cache, whe
     lock.write_text(lock.read_text().replace("jaxlib==1", "jaxlib==2"))
     changed = wheel_build.make_plan(te.manifest(), *WANTED)
     assert addition.find_imported_wheel(cache, changed) is None
-    with errors.refused(errors.DIFFERS, where=wheel.name):
+    with errors.expect_user_error(errors.DIFFERS, where=wheel.name):
         addition.import_wheel(cache, changed, wheel, _digest(wheel))
 
 
@@ -107,7 +107,7 @@ def _again(wheel: Path, change: Callable[[str, bytes], tuple[str, bytes] | None]
 def _refused(
     te: Te, cache: Cache, wheel: Path, kind: str, value: str | None = None, sha256: str = ""
 ) -> None:
-    with errors.refused(kind, where=wheel.name, value=value):
+    with errors.expect_user_error(kind, where=wheel.name, value=value):
         addition.import_wheel(
             cache, wheel_build.make_plan(te.manifest(), *WANTED), wheel, sha256 or _digest(wheel)
         )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     ("architecture", "machine"), [("amd64", "x86_64-linux-gnu"), ("arm64", "aarch64-linux-gnu")]
 )
 def test_the_machine_s_own(architecture: str, machine: str) -> None:
-    te_project.need(architecture)
+    te_project.need_compiler(architecture)
     found = compiler.find_compiler(architecture)
     assert found.machine == machine
     assert int(found.version.split(".")[0]) >= compiler.OLDEST
@@ -99,7 +99,7 @@ def test_what_is_no_compiler_for_it(
     _program(tmp_path, name, machine, macros)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    with errors.refused(kind, value=value) as caught:
+    with errors.expect_user_error(kind, value=value) as caught:
         compiler.find_compiler("arm64")
     assert fact in str(caught.value)
 
@@ -109,7 +109,9 @@ def test_one_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path.write_text("#!/bin/sh\necho 'no cc1plus' >&2\nexit 1\n")
     path.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with errors.refused(errors.FAILED, where="g++", names="no cc1plus", remedy="install g++"):
+    with errors.expect_user_error(
+        errors.FAILED, where="g++", names="no cc1plus", remedy="install g++"
+    ):
         compiler.find_compiler("arm64")
 
 

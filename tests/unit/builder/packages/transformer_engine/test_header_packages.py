@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def te(tmp_path: Path, index: Index) -> Te:
-    te_project.need()
-    return te_project.make(tmp_path / "repo", index)
+    te_project.need_compiler()
+    return te_project.make_project(tmp_path / "repo", index)
 
 
 def test_what_was_locked_is_read_again(te: Te) -> None:
@@ -46,7 +46,7 @@ def test_another_file_under_its_name(te: Te, cache: Cache) -> None:
     te.with_headers(cache)
     for file in cache.path("debs").glob("*.deb"):
         file.write_bytes(file.read_bytes()[:-1] + b"x")
-    with errors.refused(errors.MISSING, remedy="--offline"):
+    with errors.expect_user_error(errors.MISSING, remedy="--offline"):
         header_packages.ensure_headers(
             cache, header_packages.require_package(te.manifest(), "3.13", "amd64"), offline=True
         )
@@ -66,7 +66,7 @@ def test_another_file_under_its_name(te: Te, cache: Cache) -> None:
 )
 def test_a_broken_lock(te: Te, text: str, kind: str) -> None:
     (te.root / header_packages.FILE).write_text(text)
-    with errors.refused(kind, where=header_packages.FILE) as caught:
+    with errors.expect_user_error(kind, where=header_packages.FILE) as caught:
         header_packages.load_packages(te.manifest())
     assert str(caught.value) in header_packages.find_problems(te.manifest())
 
@@ -76,7 +76,7 @@ def test_a_name_that_leaves_the_archive(te: Te) -> None:
     data = json.loads(file.read_text())
     data["pythons"]["3.13"][0]["filename"] = "pool/../../etc/passwd.deb"
     file.write_text(json.dumps(data))
-    with errors.refused(errors.INVALID, where="te-python.json"):
+    with errors.expect_user_error(errors.INVALID, where="te-python.json"):
         header_packages.load_packages(te.manifest())
 
 
@@ -86,7 +86,7 @@ def test_what_is_lacking(te: Te) -> None:
     assert header_packages.find_problems(te.manifest()) == [
         "locks/te-python.json: lacks the headers of Python 3.13 on amd64; python build.py lock --base"
     ]
-    with errors.refused(
+    with errors.expect_user_error(
         errors.MISSING, where="te-python.json", value="3.13", names=("amd64", "none")
     ):
         header_packages.require_package(te.manifest(), "3.13", "amd64")
@@ -94,6 +94,6 @@ def test_what_is_lacking(te: Te) -> None:
 
 def test_nothing_is_looked_up_offline(te: Te) -> None:
     before = (te.root / header_packages.FILE).read_text()
-    with errors.refused(errors.MISSING, where="te-python.json", remedy="--offline"):
+    with errors.expect_user_error(errors.MISSING, where="te-python.json", remedy="--offline"):
         header_packages.update_lock(te.manifest(), offline=True)
     assert (te.root / header_packages.FILE).read_text() == before

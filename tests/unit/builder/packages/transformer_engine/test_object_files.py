@@ -21,7 +21,7 @@ SLOW = "template <int A, int B> struct T { static const long v = T<A - 1, B>::v 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    te_project.need()
+    te_project.need_compiler()
     for name in ("src", "kept", "scratch"):
         (tmp_path / name).mkdir()
     return tmp_path
@@ -48,7 +48,7 @@ def test_what_is_there_is_not_made_again(place: Path, capfd: pytest.CaptureFixtu
     (place / "src/bad.cpp").write_text(
         "int f() { return g(); }  // much longer than the others, so that it comes first\n"
     )
-    with errors.refused(errors.FAILED, where="bad.cpp", names="bad.cpp:1:"):
+    with errors.expect_user_error(errors.FAILED, where="bad.cpp", names="bad.cpp:1:"):
         _compile(place, at_once=4)
     (place / "src/bad.cpp").write_text("int f() { return 1; }\n")
     before = {path.name for path in (place / "kept").glob("*.o")}
@@ -82,7 +82,7 @@ def test_a_compiler_sees_nothing_of_the_caller(
     monkeypatch.setenv("CPATH", str(place / "include"))
     monkeypatch.setenv("A_TOKEN", "secret")
     (place / "src/a.cpp").write_text("#include <found.h>\n")
-    with errors.refused(errors.FAILED, names="found.h"):
+    with errors.expect_user_error(errors.FAILED, names="found.h"):
         _compile(place)
     assert object_files.compiler_environment(place).keys() == {
         "PATH",
@@ -95,7 +95,7 @@ def test_a_compiler_sees_nothing_of_the_caller(
 def test_a_failure_stops_the_others(place: Path) -> None:
     (place / "src/slow.cpp").write_text(SLOW)
     (place / "src/bad.cpp").write_text("bad\n")
-    with errors.refused(errors.FAILED, where="bad.cpp"):
+    with errors.expect_user_error(errors.FAILED, where="bad.cpp"):
         _compile(place)
     assert not list((place / "kept").iterdir())
 

@@ -14,7 +14,7 @@ from builder.core.command_context import Context
 from builder.packages import lock_file
 from builder.packages.transformer_engine import header_packages, version_pins
 from tests.support import errors, te_project
-from tests.support.package_archives import publish
+from tests.support.package_archives import publish_wheel
 
 if TYPE_CHECKING:
     from builder.core.cache import Cache
@@ -27,8 +27,8 @@ ROOT = Path(__file__).parents[5]
 
 
 def test_what_it_is_compiled_against(tmp_path: Path, index: Index) -> None:
-    te_project.need()
-    te = te_project.make(tmp_path / "repo", index)
+    te_project.need_compiler()
+    te = te_project.make_project(tmp_path / "repo", index)
     found = [
         pin.name
         for pin in version_pins.compile_time_pins(te.manifest(), "l", "cuda13", "3.13", "amd64")
@@ -42,7 +42,7 @@ def test_what_it_is_compiled_against(tmp_path: Path, index: Index) -> None:
         "pybind11",
     ]
     (te.root / version_pins.TOOLS).write_text("")
-    with errors.refused(
+    with errors.expect_user_error(
         errors.MISSING, value="pybind11", names=("3.13", "amd64"), remedy="lock --tools"
     ):
         version_pins.compile_time_pins(te.manifest(), "l", "cuda13", "3.13", "amd64")
@@ -99,7 +99,7 @@ def repo(tmp_path: Path, index: Index) -> Path:
     """A line whose CUDA 13 pins dep 1; Transformer Engine takes dep 1 or 2, and a thing of its own of which there are two."""
     made = tmp_path / "made"
     made.mkdir()
-    digest = publish(index, made, "one", "1.0", "dep<2")
+    digest = publish_wheel(index, made, "one", "1.0", "dep<2")
     for name, version, *needs in (
         ("base", "1"),
         ("plugin", "1"),
@@ -111,7 +111,7 @@ def repo(tmp_path: Path, index: Index) -> Path:
         ("transformer-engine", "5.0"),
         ("transformer-engine-cu13", "5.0", "dep"),
     ):
-        publish(index, made, name, version, *needs)
+        publish_wheel(index, made, name, version, *needs)
     root = tmp_path / "repo"
     for name in ("locks/l", "patches"):
         (root / name).mkdir(parents=True)
@@ -183,7 +183,7 @@ def test_versions_stay_until_they_are_let_go(
     repo: Path, index: Index, cache: Cache, tmp_path: Path
 ) -> None:
     _run(repo, cache)
-    publish(index, tmp_path / "made", "own", "3")
+    publish_wheel(index, tmp_path / "made", "own", "3")
     _run(repo, cache)
     assert "own==2" in _pins(repo, "l/te-cuda13.txt")
     _run(repo, cache, "--upgrade", "own")

@@ -74,7 +74,7 @@ def test_one_made_elsewhere_is_used_until_it_is_dropped(
 def test_what_it_refuses(
     te: Te, cache: Cache, args: tuple[str, ...], kind: str, where: str, value: object
 ) -> None:
-    with errors.refused(kind, where=where, value=value):
+    with errors.expect_user_error(kind, where=where, value=value):
         _run(te, cache, *args)
     assert te.index.requests == []
 
@@ -88,5 +88,5 @@ def test_a_manifest_without_it(te: Te, cache: Cache) -> None:
             if not line.startswith("transformer-engine")
         )
     )
-    with errors.refused(errors.MISSING, where="manifest", names="transformer-engine"):
+    with errors.expect_user_error(errors.MISSING, where="manifest", names="transformer-engine"):
         _run(te, cache)

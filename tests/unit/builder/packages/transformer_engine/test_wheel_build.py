@@ -98,7 +98,7 @@ def test_the_module_loads_and_names_no_folder_of_this_machine(
             ["readelf", "-n", str(module)], capture_output=True, text=True, check=True
         ).stdout
     )
-    note = te_project.note(made.path)
+    note = te_project.read_build_note(made.path)
     assert note["inputs"] == wheel_build.make_plan(te.manifest(), *WANTED).inputs
     assert note["against"] == [
         "jaxlib==1",
@@ -129,8 +129,8 @@ def test_what_it_brings_in_is_loaded_with_it(te: Te, cache: Cache, tmp_path: Pat
 
 
 def test_cudart_is_not_there(tmp_path: Path) -> None:
-    te_project.need()
-    with errors.refused(errors.MISSING, where="cuda_runtime/lib/libcudart.so.12"):
+    te_project.need_compiler()
+    with errors.expect_user_error(errors.MISSING, where="cuda_runtime/lib/libcudart.so.12"):
         preload_library.link_library(compiler.find_compiler("amd64"), "cuda12", tmp_path, tmp_path)
 
 
@@ -160,7 +160,7 @@ def test_a_damaged_wheel_is_made_again(te: Te, cache: Cache) -> None:
 
 
 def test_offline_without_the_sdist(te: Te, cache: Cache) -> None:
-    with errors.refused(errors.MISSING, remedy="--offline"):
+    with errors.expect_user_error(errors.MISSING, remedy="--offline"):
         _wheel(te, cache, offline=True)
     assert not addition.is_built(te.context(cache), te.manifest(), *WANTED)
 
@@ -168,14 +168,14 @@ def test_offline_without_the_sdist(te: Te, cache: Cache) -> None:
 def test_a_source_that_does_not_compile_leaves_no_wheel(
     tmp_path: Path, index: Index, cache: Cache
 ) -> None:
-    te_project.need()
-    te = te_project.make(
+    te_project.need_compiler()
+    te = te_project.make_project(
         tmp_path / "repo",
         index,
         sources={**te_project.SOURCES, "bad.cpp": "int f() { return nothing; }\n"},
     )
     te.with_headers(cache)
-    with errors.refused(errors.FAILED, where="bad.cpp", names="bad.cpp:1:"):
+    with errors.expect_user_error(errors.FAILED, where="bad.cpp", names="bad.cpp:1:"):
         _wheel(te, cache)
     assert not list(cache.path("wheels").glob("te-*/*.whl"))
 
@@ -183,8 +183,8 @@ def test_a_source_that_does_not_compile_leaves_no_wheel(
 def test_for_the_other_architecture_by_a_cross_compiler(
     tmp_path: Path, index: Index, cache: Cache
 ) -> None:
-    te_project.need("arm64")
-    te = te_project.make(tmp_path / "repo", index, "arm64")
+    te_project.need_compiler("arm64")
+    te = te_project.make_project(tmp_path / "repo", index, "arm64")
     te.with_headers(cache)
     made = wheel_build.ensure_wheel(
         cache, wheel_build.make_plan(te.manifest(), "l", "cuda13", "arm64", "3.13"), offline=False
@@ -213,7 +213,7 @@ def test_for_the_other_architecture_by_a_cross_compiler(
 def test_what_it_is_not_for(
     te: Te, wanted: tuple[str, str, str, str], kind: str, value: str, remedy: str
 ) -> None:
-    with errors.refused(kind, value=value, remedy=remedy):
+    with errors.expect_user_error(kind, value=value, remedy=remedy):
         wheel_build.make_plan(te.manifest(), *wanted)
 
 

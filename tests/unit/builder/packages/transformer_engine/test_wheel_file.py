@@ -49,7 +49,7 @@ def test_the_libraries_that_go_with_it(accelerator: str, wanted: str) -> None:
     ],
 )
 def test_metadata_of_another_kind(text: str) -> None:
-    with errors.refused(errors.UNSUPPORTED, where="PKG-INFO", remedy="wheel_file.py"):
+    with errors.expect_user_error(errors.UNSUPPORTED, where="PKG-INFO", remedy="wheel_file.py"):
         wheel_file.adapt_metadata(text, "cuda13")
 
 

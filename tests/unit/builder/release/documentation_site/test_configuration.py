@@ -55,10 +55,10 @@ def test_a_navigation_with_a_gap_a_stranger_or_a_double(
 @pytest.mark.parametrize("text", ["[project]\n", "[project]\nnav = 3\n", "nonsense"])
 def test_settings_that_cannot_be_used(text: str, tmp_path: Path) -> None:
     file = tmp_path / configuration.FILE
-    with errors.refused(errors.MISSING, where=file):
+    with errors.expect_user_error(errors.MISSING, where=file):
         configuration.read_configuration(tmp_path)
     file.write_text(text)
-    with errors.refused(errors.INVALID, where=file):
+    with errors.expect_user_error(errors.INVALID, where=file):
         configuration.read_configuration(tmp_path)
 
 
@@ -66,5 +66,5 @@ def test_settings_that_cannot_be_used(text: str, tmp_path: Path) -> None:
     "text", ["github.com/a/b", "https://host", 'https://host/a"b', "file:///x"]
 )
 def test_an_address_of_no_repository(text: str) -> None:
-    with errors.refused(errors.INVALID, value=text, remedy="https://"):
+    with errors.expect_user_error(errors.INVALID, value=text, remedy="https://"):
         configuration.parse_repository(text)

@@ -36,9 +36,9 @@ class _Seen(HTMLParser):
 
 def test_the_last_green_night_is_found_and_the_history_runs_from_old_to_new() -> None:
     found = _content(
-        nightly_report.report("2026-11-28", green=False),
-        nightly_report.report("2026-11-27"),
-        nightly_report.report("2026-11-26", green=False),
+        nightly_report.make_report("2026-11-28", green=False),
+        nightly_report.make_report("2026-11-27"),
+        nightly_report.make_report("2026-11-26", green=False),
     )
     (one,) = found.titles
     assert (one.verdict, one.last_green) == ("red", "2026-11-27")
@@ -47,17 +47,17 @@ def test_the_last_green_night_is_found_and_the_history_runs_from_old_to_new() ->
 
 
 def test_what_was_not_asked_for_is_neither_red_nor_green() -> None:
-    quiet = nightly_report.report("2026-11-28")
+    quiet = nightly_report.make_report("2026-11-28")
     quiet["published"][0].update(state="not-asked", green=False, digest=None)
     for image in quiet["images"]:
         image["built"]["state"] = image["trained"]["state"] = "not-asked"
     assert _content(quiet).untried_titles == ["thing-cpu"]
-    (one,) = _content(quiet, nightly_report.report("2026-11-27")).titles
+    (one,) = _content(quiet, nightly_report.make_report("2026-11-27")).titles
     assert (one.verdict, one.badge) == ("quiet", ("last green 2026-11-27", "grey"))
 
 
 def test_built_but_not_published_tonight_is_not_green() -> None:
-    only_built = nightly_report.report()
+    only_built = nightly_report.make_report()
     only_built["published"][0].update(state="not-asked", green=False)
     assert _content(only_built).titles[0].verdict == "quiet"
     only_built["images"][1]["trained"]["state"] = "failed"
@@ -65,18 +65,18 @@ def test_built_but_not_published_tonight_is_not_green() -> None:
 
 
 def test_each_badge_tells_of_its_own() -> None:
-    found = page.draw_badges(_content(nightly_report.report(green=False)))
+    found = page.draw_badges(_content(nightly_report.make_report(green=False)))
     assert sorted(found) == ["thing-cpu-amd64.svg", "thing-cpu-arm64.svg", "thing-cpu.svg"]
     assert "thing-cpu amd64: red" in found["thing-cpu-amd64.svg"]
     assert "thing-cpu arm64: built, trained" in found["thing-cpu-arm64.svg"]
-    left_out = nightly_report.report()
+    left_out = nightly_report.make_report()
     left_out["images"][1]["trained"] = {"state": "left-out", "why": "this machine is amd64"}
     assert "built, not trained" in page.draw_badges(_content(left_out))["thing-cpu-arm64.svg"]
 
 
 def test_the_page_has_all_of_it_and_fetches_nothing() -> None:
     text = page.render_page(
-        _content(nightly_report.report(green=False), nightly_report.report("2026-11-27"))
+        _content(nightly_report.make_report(green=False), nightly_report.make_report("2026-11-27"))
     )
     seen = _Seen()
     seen.feed(text)
@@ -102,7 +102,7 @@ def test_the_page_has_all_of_it_and_fetches_nothing() -> None:
 
 
 def test_a_pin_that_waits_stands_on_top_and_names_who_broke_it() -> None:
-    held = nightly_report.report()
+    held = nightly_report.make_report()
     culprit = {"commit": "b" * 40, "author": "T. Ester", "date": "2026-11-20", "subject": "rework"}
     held["sources"]["up"].update(
         state="part-way",
@@ -115,7 +115,7 @@ def test_a_pin_that_waits_stands_on_top_and_names_who_broke_it() -> None:
 
 
 def test_what_upstream_writes_is_text_and_an_address_elsewhere_is_no_link() -> None:
-    hostile = nightly_report.report()
+    hostile = nightly_report.make_report()
     culprit = {
         "commit": "b" * 40,
         "author": "<script>alert(1)</script>",

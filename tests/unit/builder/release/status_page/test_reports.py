@@ -8,16 +8,16 @@ import pytest
 from builder.release.status_page import reports
 from rosetta.core.errors import UserError
 from tests.support import errors, nightly_report
-from tests.support.web_server import serving
+from tests.support.web_server import serve_answers
 
 
 def test_newest_first_one_a_day_and_no_more_than_asked() -> None:
     found = reports.select_newest(
         [
-            nightly_report.report("2026-11-26"),
-            nightly_report.report("2026-11-28", builder="old"),
-            nightly_report.report("2026-11-27"),
-            nightly_report.report("2026-11-28"),
+            nightly_report.make_report("2026-11-26"),
+            nightly_report.make_report("2026-11-28", builder="old"),
+            nightly_report.make_report("2026-11-27"),
+            nightly_report.make_report("2026-11-28"),
         ],
         2,
     )
@@ -39,22 +39,27 @@ def test_newest_first_one_a_day_and_no_more_than_asked() -> None:
 def test_a_document_that_is_none_is_named(
     tmp_path: Path, change: dict[str, object], word: str
 ) -> None:
-    (tmp_path / "a.json").write_text(json.dumps({**nightly_report.report(), **change}))
-    with errors.refused(errors.INVALID, where=tmp_path / "a.json", names=word):
+    (tmp_path / "a.json").write_text(json.dumps({**nightly_report.make_report(), **change}))
+    with errors.expect_user_error(errors.INVALID, where=tmp_path / "a.json", names=word):
         reports.read_folders([tmp_path])
 
 
 def test_a_file_that_cannot_be_read_and_a_folder_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
-    with errors.refused(errors.INVALID, where="a.json", names="JSON"):
+    with errors.expect_user_error(errors.INVALID, where="a.json", names="JSON"):
         reports.read_folders([tmp_path])
-    with errors.refused(errors.MISSING, where="none", remedy="reports"):
+    with errors.expect_user_error(errors.MISSING, where="none", remedy="reports"):
         reports.read_folders([tmp_path / "none"])
 
 
 def test_the_page_of_last_night_is_read_and_none_is_no_error() -> None:
-    with serving(
-        {"/x/reports.json": (200, json.dumps({"schema": 1, "reports": [nightly_report.report()]}))}
+    with serve_answers(
+        {
+            "/x/reports.json": (
+                200,
+                json.dumps({"schema": 1, "reports": [nightly_report.make_report()]}),
+            )
+        }
     ) as address:
         assert [each["date"] for each in reports.read_earlier_page(f"{address}/x/")] == [
             "2026-11-28"
@@ -75,20 +80,20 @@ def test_the_page_of_last_night_is_read_and_none_is_no_error() -> None:
 def test_a_page_that_answers_otherwise_is_an_error_and_not_a_fresh_start(
     answer: tuple[int, str],
 ) -> None:
-    with serving({"/reports.json": answer}) as address, pytest.raises(UserError):
+    with serve_answers({"/reports.json": answer}) as address, pytest.raises(UserError):
         reports.read_earlier_page(address)
 
 
 def test_a_page_that_is_cut_off_is_an_error_of_one_line() -> None:
-    whole = json.dumps({"schema": 1, "reports": [nightly_report.report()]})
+    whole = json.dumps({"schema": 1, "reports": [nightly_report.make_report()]})
     with (
-        serving({"/reports.json": (200, whole)}, missing=5) as address,
-        errors.refused(errors.UNREACHABLE, where="reports.json"),
+        serve_answers({"/reports.json": (200, whole)}, missing=5) as address,
+        errors.expect_user_error(errors.UNREACHABLE, where="reports.json"),
     ):
         reports.read_earlier_page(address)
 
 
 @pytest.mark.parametrize("address", ["http://example.com/", "file:///etc", "example.com"])
 def test_only_https_is_asked(address: str) -> None:
-    with errors.refused(errors.INVALID, where="--earlier"):
+    with errors.expect_user_error(errors.INVALID, where="--earlier"):
         reports.read_earlier_page(address)

@@ -115,5 +115,5 @@ def test_the_pile_cannot_be_downloaded(capsys: pytest.CaptureFixture[str], tmp_p
     assert "the Pile has been offline since October 2023" in line
     assert "DATA=text:" in line
     (tmp_path / "data" / "the_pile").mkdir(parents=True)
-    with errors.refused(errors.UNKNOWN, where="data", value="the_pile/lm"):
+    with errors.expect_user_error(errors.UNKNOWN, where="data", value="the_pile/lm"):
         dataset_download.check_pile(str(tmp_path / "data"))

@@ -201,25 +201,25 @@ def test_a_valid_experiment_passes() -> None:
     ],
 )
 def test_a_wrong_value_is_one_line(given: dict[str, Any], kind: str, facts: dict[str, Any]) -> None:
-    with errors.refused(kind, **facts) as caught:
+    with errors.expect_user_error(kind, **facts) as caught:
         experiment_checks.check_experiment(_make_experiment(**given), 8)
     assert "\n" not in str(caught.value)
 
 
 def test_experts_come_in_every_second_layer() -> None:
-    with errors.refused(errors.INVALID, where="NUM_LAYERS=3", value=3):
+    with errors.expect_user_error(errors.INVALID, where="NUM_LAYERS=3", value=3):
         experiment_checks.check_experiment(_make_experiment(Experts, NUM_LAYERS=3), 8)
 
 
 def test_groups_of_tokens_divide_a_part_of_the_batch() -> None:
     """Two rows of 32 tokens a part."""
     experiment_checks.check_experiment(_make_experiment(Experts, GROUPS_PER_PART=16), 8)
-    with errors.refused(errors.INVALID, where="GROUPS_PER_PART=3", value=3, names="64"):
+    with errors.expect_user_error(errors.INVALID, where="GROUPS_PER_PART=3", value=3, names="64"):
         experiment_checks.check_experiment(_make_experiment(Experts, GROUPS_PER_PART=3), 8)
 
 
 def test_expert_parallelism_of_upstreams_is_refused() -> None:
-    with errors.refused(errors.UNSUPPORTED, where="USE_EXPERT_PARALLEL"):
+    with errors.expect_user_error(errors.UNSUPPORTED, where="USE_EXPERT_PARALLEL"):
         experiment_checks.compute_mesh(SimpleNamespace(USE_EXPERT_PARALLEL=True), 8)
 
 
@@ -232,7 +232,7 @@ def test_the_mesh_is_the_product_of_both() -> None:
 @pytest.mark.parametrize("given", ["float32", float])
 def test_precision_by_name_or_type(given: Any) -> None:
     if given is float:
-        with errors.refused(errors.INVALID, where="FPROP_DTYPE", value="float"):
+        with errors.expect_user_error(errors.INVALID, where="FPROP_DTYPE", value="float"):
             experiment_checks.read_precision(given)
     else:
         assert experiment_checks.read_precision(given) == given

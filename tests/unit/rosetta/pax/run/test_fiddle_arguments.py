@@ -65,7 +65,7 @@ def _random_literal(random: Random, depth: int = 2) -> str:
 
 @pytest.mark.parametrize("seed", range(0, 1000, 100))
 def test_fiddle_reads_a_literal_as_it_is_read_here(seed: int) -> None:
-    required_modules.need("fiddle")
+    required_modules.need_modules("fiddle")
     for number in range(seed, seed + 100):
         if number < len(LITERALS):
             _compare_with_fiddle(LITERALS[number][0])
@@ -145,7 +145,7 @@ def test_an_empty_text_has_no_words() -> None:
     "text", ["NUM_LAYERS=2", "--fdl.NUM_LAYERS", "stray --fdl.A=1", "--fld.NUM_LAYERS=2"]
 )
 def test_other_words_are_refused(text: str) -> None:
-    with errors.refused(
+    with errors.expect_user_error(
         errors.INVALID, where="ADDITIONAL_ARGS, ROSETTA_FDL", remedy="--fdl.NAME=VALUE"
     ):
         fiddle_arguments.split_arguments(text)

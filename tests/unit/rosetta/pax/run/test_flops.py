@@ -70,7 +70,7 @@ def test_six_times_the_parameters_in_the_large() -> None:
 class TestExperiments:
     @pytest.fixture(autouse=True)
     def paxml(self) -> None:
-        required_modules.need("paxml")
+        required_modules.need_modules("paxml")
 
     @pytest.mark.parametrize(
         ("name", "shape"),

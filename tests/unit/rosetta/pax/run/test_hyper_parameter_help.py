@@ -56,7 +56,7 @@ def configuration(kind: str, **changes: Any) -> Any:
     [(kind, name) for kind, names in hyper_parameter_help.UNREAD.items() for name in names],
 )
 def test_what_a_model_does_not_read_changes_nothing(kind: str, name: str) -> None:
-    required_modules.need("paxml")
+    required_modules.need_modules("paxml")
     from rosetta.pax import configs
 
     value = OTHER_VALUES[name]
@@ -67,12 +67,12 @@ def test_what_a_model_does_not_read_changes_nothing(kind: str, name: str) -> Non
 
 def test_what_is_read_changes_something() -> None:
     """So that the test above can fail."""
-    required_modules.need("paxml")
+    required_modules.need_modules("paxml")
     assert configuration("GPT", USE_BIAS=False) != configuration("GPT")
 
 
 def test_the_defaults_of_paxml_are_those_of_its_class() -> None:
-    required_modules.need("paxml")
+    required_modules.need_modules("paxml")
     from paxml.tasks.lm.model_params import TransformerLmSpmdAdafactor
 
     for name, text in hyper_parameters.list_paxml_defaults().items():

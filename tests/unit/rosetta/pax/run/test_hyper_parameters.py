@@ -94,7 +94,7 @@ def test_every_name_is_an_experiments() -> None:
 
 
 def test_the_experiments_are_those_of_the_module() -> None:
-    required_modules.need("paxml")
+    required_modules.need_modules("paxml")
     from rosetta.pax import configs
 
     there = {
@@ -107,7 +107,7 @@ def test_the_experiments_are_those_of_the_module() -> None:
 
 @pytest.mark.parametrize("config", hyper_parameters.list_experiments())
 def test_stated_values_are_those_of_the_class(config: str) -> None:
-    required_modules.need("paxml")
+    required_modules.need_modules("paxml")
     from rosetta.pax import configs
 
     experiment = getattr(configs, config)
@@ -145,7 +145,7 @@ def _differences(experiment: Any, hyper: dict[str, str], config: str) -> dict[st
 def test_a_preset_gives_the_run_the_values_that_are_read(
     name: str, accelerator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    required_modules.need("paxml")
+    required_modules.need_modules("paxml")
     from rosetta.pax import configs
 
     monkeypatch.setenv("ROSETTA_SITE", "")
@@ -179,7 +179,7 @@ WORDS = (
 @pytest.mark.parametrize("text", WORDS)
 @pytest.mark.parametrize("config", ["Synthetic5B", "LLaMA70B", "PileGLaM64B64E"])
 def test_words_give_our_experiments_the_values_that_are_read(config: str, text: str) -> None:
-    required_modules.need("paxml")
+    required_modules.need_modules("paxml")
     from rosetta.pax import configs
 
     hyper, _ = fiddle_arguments.split_arguments(text)
@@ -189,7 +189,7 @@ def test_words_give_our_experiments_the_values_that_are_read(config: str, text: 
 @pytest.mark.parametrize("text", WORDS)
 @pytest.mark.parametrize("name", ["Synthetic126M", "Pile5B", "Computed", "Properties", "Fields"])
 def test_words_give_users_experiments_the_values_that_are_read(name: str, text: str) -> None:
-    required_modules.need("paxml")
+    required_modules.need_modules("paxml")
     from tests.unit.rosetta.pax.run import users_experiments
 
     hyper, _ = fiddle_arguments.split_arguments(text)

@@ -58,7 +58,7 @@ def test_names_are_not_checked_without_paxml(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_every_hyper_parameter_of_every_experiment_is_known() -> None:
-    required_modules.need("paxml")
+    required_modules.need_modules("paxml")
     from rosetta.pax import configs
 
     for config in hyper_parameters.list_experiments():

@@ -66,9 +66,9 @@ def test_a_run_resumes_with_the_switches_it_was_started_with(
     tmp_path: Path, variables: tuple[str, ...], fp8: bool, lora: bool
 ) -> None:
     stored_checkpoint.check_switches(_make_run(tmp_path, *variables), fp8=fp8, lora=lora)
-    with errors.refused(errors.CONFLICT, names="checkpoint_00000010"):
+    with errors.expect_user_error(errors.CONFLICT, names="checkpoint_00000010"):
         stored_checkpoint.check_switches(str(tmp_path), fp8=not fp8, lora=lora)
-    with errors.refused(errors.CONFLICT, names="LoRA", remedy="CHECKPOINT_RESTORE_PATH"):
+    with errors.expect_user_error(errors.CONFLICT, names="LoRA", remedy="CHECKPOINT_RESTORE_PATH"):
         stored_checkpoint.check_switches(str(tmp_path), fp8=fp8, lora=not lora)
 
 
@@ -89,7 +89,7 @@ def test_shapes_are_those_of_paxmls_metadata(tmp_path: Path) -> None:
         '{"train_state_metadata": {}}',
     ):
         path.write_text(damaged)
-        with errors.refused(errors.DAMAGED, where="metadata") as caught:
+        with errors.expect_user_error(errors.DAMAGED, where="metadata") as caught:
             stored_checkpoint.read_shapes(str(tmp_path / "a"))
         assert caught.value.where == str(path)
 
@@ -104,7 +104,7 @@ def test_an_object_store_is_read_like_a_folder(
     found = stored_checkpoint.find_newest("gs://bucket/checkpoints")
     assert found == "gs://bucket/checkpoints/checkpoint_00000010"
     assert set(stored_checkpoint.read_shapes(found) or ()) == {f"{_KERNEL}.w", _FP8}
-    with errors.refused(errors.CONFLICT, where="gs://bucket", names="FP8"):
+    with errors.expect_user_error(errors.CONFLICT, where="gs://bucket", names="FP8"):
         stored_checkpoint.check_switches("gs://bucket", fp8=False, lora=False)
 
 

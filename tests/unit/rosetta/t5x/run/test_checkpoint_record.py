@@ -118,7 +118,7 @@ def test_a_damaged_record_is_refused(
     tmp_path: Path, text: str, kind: str, facts: dict[str, Any]
 ) -> None:
     (_checkpoint(tmp_path, 7) / checkpoint_record.RECORD_FILE).write_text(text)
-    with errors.refused(kind, **facts):
+    with errors.expect_user_error(kind, **facts):
         checkpoint_record.read_record(f"{tmp_path}/checkpoint_7")
 
 
@@ -149,17 +149,19 @@ def test_a_record_without_a_run_belongs_to_no_run(tmp_path: Path) -> None:
 def test_folders_that_cannot_be_written_to_are_refused(tmp_path: Path) -> None:
     checkpoint_record.check_folder(str(tmp_path / "not" / "yet"))
     checkpoint_record.check_folder("gs://bucket/folder")
-    with errors.refused(errors.INVALID, where="out", remedy="/"):
+    with errors.expect_user_error(errors.INVALID, where="out", remedy="/"):
         checkpoint_record.check_folder("out")
     (tmp_path / "file").write_text("")
-    with errors.refused(errors.INVALID, where="model"):
+    with errors.expect_user_error(errors.INVALID, where="model"):
         checkpoint_record.check_folder(str(tmp_path / "file" / "model"))
-    with errors.refused(errors.DENIED, where="/proc/model", value="/proc"):  # by root neither
+    with errors.expect_user_error(
+        errors.DENIED, where="/proc/model", value="/proc"
+    ):  # by root neither
         checkpoint_record.check_folder("/proc/model")
     assert not list(tmp_path.glob("not"))
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     checkpoint_record.check_free_space(str(tmp_path / "not" / "yet"), 1)
-    with errors.refused(errors.TOO_BIG, where=tmp_path, names="1000000000.0 GB"):
+    with errors.expect_user_error(errors.TOO_BIG, where=tmp_path, names="1000000000.0 GB"):
         checkpoint_record.check_free_space(str(tmp_path), 10**18)

@@ -15,7 +15,7 @@ from rosetta.core.not_known import NOT_KNOWN
 from rosetta.t5x.run import gin_files, gin_reader, gin_text
 from tests.support import gin_comparison, gin_generator, required_modules, shipped_gin
 
-required_modules.need("gin")
+required_modules.need_modules("gin")
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ def _compare(
     read = gin_reader.read_configuration(files, [Path.cwd(), *search]).bind(words or {})
     assert not read.missing
     lines = [f"{name} = {gin_text.format_literal(value)}" for name, value in (words or {}).items()]
-    comparison = gin_comparison.compare(read, files, search, lines)
+    comparison = gin_comparison.compare_with_gin(read, files, search, lines)
     assert comparison.differences == {}
     return comparison
 
@@ -142,7 +142,7 @@ def test_files_made_at_random_have_gins_values(
 def _compare_one(files: Sequence[Path], folder: Path) -> None:
     read = gin_reader.read_configuration(files, [folder])
     try:
-        comparison = gin_comparison.compare(read, files, [folder])
+        comparison = gin_comparison.compare_with_gin(read, files, [folder])
     except SyntaxError:
         assert read.missing
     except (OSError, ValueError, LookupError, NameError, TypeError, RecursionError):

@@ -132,7 +132,7 @@ def test_a_reference_keeps_its_scope_and_whether_it_is_called(tmp_path: Path) ->
 
 
 def test_a_run_is_built_with_the_values_that_are_read() -> None:
-    required_modules.need("jax", "flax", "t5x.train")
+    required_modules.need_modules("jax", "flax", "t5x.train")
     from rosetta.t5x import gin_evaluation
 
     file = shipped_gin.EXAMPLES / "small_squad1_finetune_adam.gin"
@@ -159,7 +159,7 @@ def test_a_run_is_built_with_the_values_that_are_read() -> None:
 
 
 def test_the_configurables_of_our_files_are_different_objects() -> None:
-    required_modules.need("jax", "flax", "t5x.train")
+    required_modules.need_modules("jax", "flax", "t5x.train")
     names = {
         name for path in _shipped() for name in gin_reader.read_configuration([path], ROOTS).shipped
     }

@@ -42,7 +42,7 @@ def test_a_gin_literal_means_the_value(value: object) -> None:
 
 @pytest.mark.parametrize("value", VALUES)
 def test_gin_reads_a_literal_as_the_value(value: object) -> None:
-    required_modules.need("gin")
+    required_modules.need_modules("gin")
     from gin import config
 
     assert config.parse_value(gin_text.format_literal(value)) == value

@@ -74,7 +74,7 @@ from tests.support import errors, required_modules
     ids=str,
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, Any], kind: str, facts: dict[str, Any]) -> None:
-    with errors.refused(kind, **facts) as problem:
+    with errors.expect_user_error(kind, **facts) as problem:
         T5Config(**{"vocab_size": 128, **wrong})
     assert problem.value.where == f"T5Config.{list(wrong)[-1]}"
     assert "\n" not in str(problem.value)
@@ -90,7 +90,7 @@ def test_a_list_of_activations_is_kept_as_a_tuple_and_no_encoder_is_one() -> Non
 
 @pytest.mark.parametrize("name", choices.T5X_PRECISIONS)
 def test_a_type_is_kept_as_its_name(name: str) -> None:
-    jnp = required_modules.need("jax", "jax.numpy")
+    jnp = required_modules.need_modules("jax", "jax.numpy")
     made = [T5Config(8, dtype=each) for each in (name, getattr(jnp, name), jnp.dtype(name))]
     assert [each.dtype for each in made] == [name] * 3
     assert len(set(made)) == 1

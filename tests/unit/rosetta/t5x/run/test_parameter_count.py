@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 )
 def test_published_sizes(size: str, published: float) -> None:
     assert parameter_count.count_kernel_parameters(
-        shipped_gin.pretraining(size=size)
+        shipped_gin.read_pretraining(size=size)
     ) == pytest.approx(published, rel=0.02)
 
 
 def test_a_vocabulary_that_is_worked_out_later_is_not_known() -> None:
-    tiny = shipped_gin.pretraining(size="tiny")
+    tiny = shipped_gin.read_pretraining(size="tiny")
     assert parameter_count.count_kernel_parameters(tiny) is None
     assert parameter_count.check_checkpoint_space(tiny, "/", [], 0, "MODEL_DIR") == ()
 
 
 def test_a_decoder_alone_has_no_encoder() -> None:
     found = parameter_count.count_kernel_parameters(
-        shipped_gin.read("decoder_only/base", "runs/pretrain")
+        shipped_gin.read_configuration("decoder_only/base", "runs/pretrain")
     )
     assert found == 32128 * 768 + 12 * (4 * 768 * 768 + 3 * 768 * 2048)
 
@@ -67,7 +67,7 @@ def test_what_is_to_come(
         return ()
 
     monkeypatch.setattr(disk_space, "check_checkpoints_fit", check)
-    made = shipped_gin.finetuning if "FT_STEPS" in values else shipped_gin.pretraining
+    made = shipped_gin.read_finetuning if "FT_STEPS" in values else shipped_gin.read_pretraining
     assert parameter_count.check_checkpoint_space(made(values), "/x", own, begun, "MODEL_DIR") == ()
     count = parameter_count.count_kernel_parameters(made())
     assert count is not None
@@ -80,7 +80,7 @@ def test_a_run_that_is_through_needs_no_room(
     monkeypatch.setattr(
         system_queries, "query_free_space", lambda _: system_queries.FileSystemSpace(1, 0, 1)
     )
-    configuration = shipped_gin.pretraining()
+    configuration = shipped_gin.read_pretraining()
     assert (
         parameter_count.check_checkpoint_space(
             configuration, str(tmp_path), [1000000], 0, "MODEL_DIR"
@@ -91,13 +91,13 @@ def test_a_run_that_is_through_needs_no_room(
 
 @pytest.mark.parametrize(("family", "size"), [("t5_1_1", "small"), ("t5_1_0", "small")])
 def test_never_more_than_the_network_has_and_hardly_less(family: str, size: str) -> None:
-    required_modules.need("jax", "flax")
+    required_modules.need_modules("jax", "flax")
     import jax
 
     from rosetta.t5x.run.model_config import T5Config
     from tests.support import small_t5
 
-    configuration = shipped_gin.read(f"{family}/{size}")
+    configuration = shipped_gin.read_configuration(f"{family}/{size}")
     names = (
         "vocab_size",
         "emb_dim",
@@ -113,6 +113,6 @@ def test_never_more_than_the_network_has_and_hardly_less(family: str, size: str)
     count = parameter_count.count_kernel_parameters(configuration)
     assert count is not None
     made: Any = T5Config
-    shapes = jax.eval_shape(lambda: small_t5.variables(made(**fields)))["params"]
+    shapes = jax.eval_shape(lambda: small_t5.initialize_variables(made(**fields)))["params"]
     real = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
     assert 0.995 * real <= count <= real

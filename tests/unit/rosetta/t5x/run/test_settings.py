@@ -93,7 +93,7 @@ def test_processes_are_gpus_where_slurm_counts_them() -> None:
 )
 def test_numbers_that_cannot_be(variables: dict[str, str], facts: dict[str, Any]) -> None:
     (name,) = variables
-    with errors.refused(errors.INVALID, where=name, **facts):
+    with errors.expect_user_error(errors.INVALID, where=name, **facts):
         settings.read_script_settings(
             "multiprocess_pretrain_pile", [], {"NUM_GPUS": "8", **variables}, 1
         )
@@ -104,7 +104,7 @@ def test_numbers_that_cannot_be(variables: dict[str, str], facts: dict[str, Any]
     [("singlenode_pretrain_pile", [*WORDS, *"1234567"]), ("multiprocess_pretrain_pile", ["x"])],
 )
 def test_too_many_arguments_are_refused(script: str, words: list[str]) -> None:
-    with errors.refused(errors.INVALID, where=f"{script}.sh", value=len(words)) as found:
+    with errors.expect_user_error(errors.INVALID, where=f"{script}.sh", value=len(words)) as found:
         settings.read_script_settings(script, words, {}, 1)
     expected = (
         "give at most SIZE PREC NUM_GPUS BSIZE_PER_GPU LOGDIR MODEL_DIR GRAD_ACCUM ENABLE_FP8 TRANSPOSE_BS FUSE_QKV PACK"
@@ -135,7 +135,7 @@ def test_words_left_out_are_the_variables_or_the_defaults(
         4,
     )
     assert (found.size, found.variables["PREC"], found.gpus) == ("small", "float32", 2)
-    with errors.refused(errors.MISSING, where="FT_TASK", remedy=("mnli2", "squad1")):
+    with errors.expect_user_error(errors.MISSING, where="FT_TASK", remedy=("mnli2", "squad1")):
         settings.read_script_settings("multiprocess_ft_frompile", [], {}, 1)
 
 
