@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 GRADIENT_BYTES = 4  # of the gradient of a parameter
 GATHERED_BYTES = 2  # of a parameter in an all-gather
-PLACE = "combine: layers"
+COMBINE_LAYERS = "combine: layers"
 
 
 def compute_thresholds(parameters: int, tensor: int, fsdp: int) -> dict[str, int]:
@@ -70,7 +70,7 @@ def derive_thresholds(
         if name not in mesh:
             raise UserError(
                 f"the layers are split by a mesh that is not set: mesh.{name}",
-                PLACE,
+                COMBINE_LAYERS,
                 f"set mesh.{name}, or leave out `combine: layers`",
                 kind=MISSING,
             )
@@ -129,7 +129,7 @@ def _require_size(value: object, name: str, model: str) -> int:
     if not isinstance(value, int):
         raise UserError(
             f"{model} does not state the size {name} of its layers",
-            PLACE,
+            COMBINE_LAYERS,
             "set the thresholds themselves (xla_gpu_all_reduce_combine_threshold_bytes, ...)",
             kind=MISSING,
         )

@@ -1,6 +1,7 @@
 """Make the run description of a preset: what to start, where, and with which settings.
 
-`rosetta run`, `submit`, `explain` and `tune` call `describe_run` or its two steps.
+`rosetta run` and `submit` call `describe_run`. Its two steps can be called separately, as `explain`
+and `tune` do: `resolve_values` merges all settings, and `build_run` makes the run of the values.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ SETTINGS_BY_PRECISION = {
         "fp8-te": {"PREC": "bfloat16", "ENABLE_FP8": "1", "ENABLE_TE": "1"},
     },
 }
-_PRECISION_SETTINGS = ("PREC", "ENABLE_FP8", "ENABLE_TE")
+# The variables by which a user may choose a precision.
+_PRECISION_VARIABLES = ("PREC", "ENABLE_FP8", "ENABLE_TE")
 
 
 def describe_run(
@@ -98,6 +100,7 @@ def resolve_values(
     `describe_run`.
     """
     chain = preset_files.load_preset_chain(name)
+    # Each chain begins with the preset "t5x" or "pax", which has the name of the framework.
     framework = chain[0].name
     site = preset_files.load_site_layer(environment) if site is None else site
     if (
@@ -121,14 +124,15 @@ def resolve_values(
         command_line=command_line,
         site=site,
     )
-    precision_settings = {
+    user_variables = {
         variable: resolved.values[f"settings.{variable}"]
-        for variable in _PRECISION_SETTINGS
+        for variable in _PRECISION_VARIABLES
         if f"settings.{variable}" in resolved.values
     }
-    if precision_settings:
-        # The user chose a precision by variables. It selects a layer of its own, so resolve again.
-        precision = _derive_precision(framework, resolved, precision_settings)
+    if user_variables:
+        # The variables select a precision. Each precision has a layer of values, so the values have
+        # to be resolved again.
+        precision = _derive_precision(framework, resolved, user_variables)
         command_line = {**command_line, "precision": precision}
         resolved = resolution.resolve_preset(
             name,
@@ -142,8 +146,8 @@ def resolve_values(
         user_fields = {*from_environment, *command_line}
         resolved = _remove_preset_flags(resolved, user_fields)
     _check_model(resolved, chain, name)
-    for path, value_in_force in resolved.values.items():
-        log.debug(f"{path}={value_in_force.value} is set by {value_in_force.origin}")
+    for path, resolved_value in resolved.values.items():
+        log.debug(f"{path}={resolved_value.value} is set by {resolved_value.origin}")
     return add_combine_thresholds(
         resolved,
         find_model(resolved),
@@ -161,7 +165,9 @@ def _list_preset_variables(chain: list[preset_files.Layer]) -> set[str]:
     ]
     names = set()
     for layer in layers:
-        names |= {path.partition(".")[2] for path in layer.values if path.startswith("env.")}
+        for path in layer.values:
+            if path.startswith("env."):
+                names.add(path.removeprefix("env."))
     return names
 
 
@@ -182,32 +188,37 @@ def find_model(resolved: ResolvedPreset) -> str:
 
 
 def resolve_meshes(resolved: ResolvedPreset) -> dict[str, list[int]]:
-    """Return the meshes of Pax, "ici" within a node and "dcn" across nodes, in numbers.
+    """Return the meshes of Pax: "ici" within a node, and "dcn" across nodes.
+
+    A preset may write `gpus` or `nodes` for a dimension of a mesh. The result has the number of GPUs
+    of a node, or of nodes, in its place.
 
     Raises:
-        UserError: The size of a mesh is not the number of GPUs of a node, or of nodes.
+        UserError: The product of "ici" is not the number of GPUs of a node, or that of "dcn" is not
+            the number of nodes.
     """
-    sizes = {"gpus": resolved.get("gpus_per_node"), "nodes": resolved.get("nodes")}
+    counts = {"gpus": resolved.get("gpus_per_node"), "nodes": resolved.get("nodes")}
     meshes = {}
-    for name, size_name, unit in (("ici", "gpus", "GPUs in a node"), ("dcn", "nodes", "nodes")):
-        shape = resolved.get(f"mesh.{name}")
-        if not shape:
+    for name, word, unit in (("ici", "gpus", "GPUs in a node"), ("dcn", "nodes", "nodes")):
+        dimensions = resolved.get(f"mesh.{name}")
+        if not dimensions:
             continue
-        mesh = [sizes.get(size, size) for size in shape]
-        if math.prod(mesh) != sizes[size_name]:
+        mesh = [counts.get(dimension, dimension) for dimension in dimensions]
+        product, count = math.prod(mesh), counts[word]
+        if product != count:
             raise UserError(
-                f"the mesh has {math.prod(mesh)} parts, and there are {sizes[size_name]} {unit}",
+                f"the product of the mesh is {product}, but there are {count} {unit}",
                 f"mesh.{name}={mesh}",
-                f"make the product {sizes[size_name]}, or write `{size_name}` for a number",
+                f"make the product {count}, or write `{word}` in place of a number",
                 kind=CONFLICT,
-                value=math.prod(mesh),
+                value=product,
             )
         meshes[name] = mesh
     return meshes
 
 
 def add_combine_thresholds(
-    resolved: ResolvedPreset, model: str, mesh: Mapping[str, list[int]], devices: int
+    resolved: ResolvedPreset, model: str, meshes: Mapping[str, list[int]], gpu_count: int
 ) -> ResolvedPreset:
     """Return the values with the thresholds that `combine: layers` derives from the model.
 
@@ -217,8 +228,8 @@ def add_combine_thresholds(
     Args:
         resolved: The values of the run.
         model: T5_SIZE, or the Pax experiment.
-        mesh: The meshes "ici" and "dcn" of Pax.
-        devices: The number of GPUs of the run.
+        meshes: The meshes "ici" and "dcn" of Pax; {} for T5X.
+        gpu_count: The number of GPUs of the run.
 
     Raises:
         UserError: The sizes of the model are not known.
@@ -227,35 +238,35 @@ def add_combine_thresholds(
         return resolved
     origin = resolved.values["combine"].origin
     values = dict(resolved.values)
-    thresholds = combine_thresholds.derive_thresholds(resolved, model, mesh, devices)
+    thresholds = combine_thresholds.derive_thresholds(resolved, model, meshes, gpu_count)
     for name, threshold in thresholds.items():
         previous = values.get(f"xla_flags.{name}")
+        # The origins of rosetta's own presets begin with presets/. Everything else is set by the
+        # user or the site.
         if previous is not None and not previous.origin.startswith("presets/"):
             continue
         overrode = ((previous.origin, previous.value), *previous.overrode) if previous else ()
         values[f"xla_flags.{name}"] = ResolvedValue(
-            threshold, origin, f"{combine_thresholds.PLACE}: bytes of one layer", overrode
+            threshold, origin, f"{combine_thresholds.COMBINE_LAYERS}: bytes of one layer", overrode
         )
     return replace(resolved, values=values)
 
 
 def _derive_precision(
-    framework: str, resolved: ResolvedPreset, precision_settings: Mapping[str, ResolvedValue]
+    framework: str, resolved: ResolvedPreset, user_variables: Mapping[str, ResolvedValue]
 ) -> Value:
     """Return the precision that PREC, ENABLE_FP8 and ENABLE_TE of the user select.
 
     A variable that the user does not set has the value of the preset's precision.
     """
     variables = dict(SETTINGS_BY_PRECISION[framework][resolved.get("precision")])
-    origins: dict[str, None] = {}
-    for name, setting in precision_settings.items():
-        variables[name] = setting.value
-        origins[setting.origin] = None
-    origin = ", ".join(origins)
+    variables |= {name: setting.value for name, setting in user_variables.items()}
+    distinct_origins = dict.fromkeys(setting.origin for setting in user_variables.values())
+    origin = ", ".join(distinct_origins)
     if variables.get("PREC") == "float32":
         return Value("fp32", origin)
-    # The scripts of Pax use Transformer Engine for FP8 unless ENABLE_TE says no.
-    te_default = framework == "pax" and "ENABLE_FP8" in precision_settings
+    # The scripts of Pax use Transformer Engine for FP8 unless ENABLE_TE is off.
+    te_default = framework == "pax" and "ENABLE_FP8" in user_variables
     fp8 = read_truth_value(variables, "ENABLE_FP8")
     with_te = read_truth_value(variables, "ENABLE_TE", default=te_default)
     if not fp8:
@@ -264,33 +275,38 @@ def _derive_precision(
 
 
 def _check_model(resolved: ResolvedPreset, chain: list[preset_files.Layer], name: str) -> None:
-    """Check that the run has a model, and that it is the preset's.
+    """Check that the run has a model, and that the model is one for which the preset is made.
+
+    Args:
+        resolved: The values of the run.
+        chain: The preset and those that it extends, the most general one first.
+        name: The name of the preset, for the error.
 
     Raises:
         UserError: No model is set, or a variable sets another model than the preset.
     """
     variable = MODEL_VARIABLES[resolved.framework]
     field = f"settings.{variable}"
-    sizes = [layer.values[field].value for layer in chain if field in layer.values]
-    models = (sizes[-1],) if sizes and sizes[-1] else resolved.configs
+    models = resolved.configs
+    preset_models = [layer.values[field].value for layer in chain if field in layer.values]
+    if preset_models and preset_models[-1]:
+        models = (preset_models[-1],)
     chosen = resolved.values.get(field)
     if not models and chosen is None:
+        preset_names = ", ".join(preset_files.load_presets())
         raise UserError(
             "this preset does not set a model",
             name,
-            (
-                f"set {variable}=..., or choose a preset with a model: "
-                f"{', '.join(preset_files.load_presets())}"
-            ),
+            f"set {variable}=..., or choose a preset with a model: {preset_names}",
             kind=MISSING,
         )
     if models and chosen and chosen.value not in models:
-        presets = _find_presets_of_model(field, chosen.value)
+        other_presets = _find_presets_for_model(field, chosen.value)
         remedy = f"choose one of: {', '.join(models)}"
-        if presets:
-            remedy = f"use the preset {presets[0]}, or unset {variable}"
+        if other_presets:
+            remedy = f"use the preset {other_presets[0]}, or unset {variable}"
         raise UserError(
-            f"this model is not one of the preset {name}",
+            f"the preset {name} is not for this model",
             f"{variable}={chosen.value}",
             remedy,
             kind=CONFLICT,
@@ -298,12 +314,17 @@ def _check_model(resolved: ResolvedPreset, chain: list[preset_files.Layer], name
         )
 
 
-def _find_presets_of_model(field: str, model: str) -> list[str]:
-    """Return the presets that rosetta ships for a model, which `field` sets in those of T5X."""
+def _find_presets_for_model(field: str, model: str) -> list[str]:
+    """Return the names of the shipped presets for a model.
+
+    Args:
+        field: The field that sets the model: "settings.T5_SIZE" or "settings.CONFIG".
+        model: The model.
+    """
     names = []
     for preset in preset_files.load_presets().values():
-        size = preset.values.get(field)
-        if model in preset.configs or (size and size.value == model):
+        preset_model = preset.values.get(field)
+        if model in preset.configs or (preset_model and preset_model.value == model):
             names.append(preset.name)
     return names
 
@@ -360,12 +381,14 @@ def _collect_settings(
         **_list_precision_settings(resolved),
         **resolved.group("settings"),
     }
+    # NUM_GPUS is the number of all GPUs for the scripts of T5X, and of those of a node for Pax.
     if framework == "t5x":
         settings["NUM_GPUS"] = str(nodes * gpus_per_node)
     else:
         settings["NUM_GPUS"] = str(gpus_per_node)
         for name, shape in meshes.items():
             settings[f"{name.upper()}_MESH_SHAPE"] = str(shape).replace(" ", "")
+        # Without this variable, the boolq script ignores Slurm and starts one process.
         if script == "boolq":
             settings.setdefault("USE_MULTIPROCESS", "1")
     for name, path in user_settings.map_variables_to_fields(framework).items():
@@ -394,8 +417,11 @@ def _check_settings(resolved: ResolvedPreset, settings: Mapping[str, str], model
         if name not in user_settings.list_script_variables(framework):
             continue
         variable = lookup.find_variable(name, framework)
+        # Spaces around a hyper-parameter are ignored.
         text = value.strip() if variable.hyper_parameter else value
-        if not text or (name == "LR_SCHEDULE" and is_user_experiment(model)):
+        # An experiment of the user may define schedules of its own.
+        has_own_schedules = name == "LR_SCHEDULE" and is_user_experiment(model)
+        if not text or has_own_schedules:
             continue
         try:
             setting_values.parse_value(variable, text)
@@ -403,6 +429,7 @@ def _check_settings(resolved: ResolvedPreset, settings: Mapping[str, str], model
             origin = resolved.values[f"settings.{name}"].origin
             if ".yaml:" not in origin:
                 raise
+            # The value is in a preset file: name the file and the line, too.
             where = f"{origin}: {error.where}"
             raise UserError(
                 error.what, where, error.do, kind=error.kind, value=error.value
@@ -412,7 +439,8 @@ def _check_settings(resolved: ResolvedPreset, settings: Mapping[str, str], model
 def _choose_script(resolved: ResolvedPreset, model: str) -> str:
     """Return the script of the framework that the run starts.
 
-    T5X finetunes if a task is set. Experiments on synthetic data are trained, never evaluated.
+    The preset sets the script in its field "runs", with these exceptions: T5X finetunes if a task is
+    set, Lambada experiments are evaluated, and experiments on synthetic data are trained.
     """
     if resolved.framework == "t5x" and resolved.get("settings.FT_TASK"):
         return "finetune"
@@ -431,6 +459,6 @@ def _list_precision_settings(resolved: ResolvedPreset) -> dict[str, str]:
     what the user set.
     """
     variables = SETTINGS_BY_PRECISION[resolved.framework][resolved.get("precision")]
-    if any(f"settings.{name}" in resolved.values for name in _PRECISION_SETTINGS):
+    if any(f"settings.{name}" in resolved.values for name in _PRECISION_VARIABLES):
         return {name: value for name, value in variables.items() if name == "PREC"}
     return dict(variables)
