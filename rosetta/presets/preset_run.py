@@ -190,8 +190,8 @@ def find_model(resolved: ResolvedPreset) -> str:
 def resolve_meshes(resolved: ResolvedPreset) -> dict[str, list[int]]:
     """Return the meshes of Pax: "ici" within a node, and "dcn" across nodes.
 
-    A preset may write `gpus` or `nodes` for a dimension of a mesh. The result has the number of GPUs
-    of a node, or of nodes, in its place.
+    A preset may write `gpus` or `nodes` for a dimension of a mesh. The result has the number of
+    GPUs of a node, or of nodes, in its place.
 
     Raises:
         UserError: The product of "ici" is not the number of GPUs of a node, or that of "dcn" is not
@@ -439,8 +439,8 @@ def _check_settings(resolved: ResolvedPreset, settings: Mapping[str, str], model
 def _choose_script(resolved: ResolvedPreset, model: str) -> str:
     """Return the script of the framework that the run starts.
 
-    The preset sets the script in its field "runs", with these exceptions: T5X finetunes if a task is
-    set, Lambada experiments are evaluated, and experiments on synthetic data are trained.
+    The preset sets the script in its field "runs", with these exceptions: T5X finetunes if a task
+    is set, Lambada experiments are evaluated, and experiments on synthetic data are trained.
     """
     if resolved.framework == "t5x" and resolved.get("settings.FT_TASK"):
         return "finetune"
