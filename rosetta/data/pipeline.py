@@ -230,7 +230,7 @@ def _open_pairs(spec: Spec, recipe: Recipe) -> rows.Pairs:
     objective = recipe.sized_objective
     if spec.kind == "cache":
         cache = TokenCache(spec.value)
-        count = int(cache.document_ends[-1])
+        count = int(cache.cumulative_documents[-1])
         pairs = [
             (cache.read_document(number), cache.read_document(number + 1))
             for number in range(0, count, 2)

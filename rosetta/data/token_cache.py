@@ -4,13 +4,15 @@
 
 - `tokens-NNNNN.bin`: the ids, uint16 if the vocabulary has at most 65,536 ids, else uint32, both
   little-endian.
-- `ends-NNNNN.bin`: uint64, the token before which each document ends, counted from the beginning of
-  the tokens file with the same number. Both files are called a shard of the cache.
-- `meta.json`, which is written last.
-- `progress.json` until then: how many documents are in complete shards, so that a stopped run
-  continues there. A file only gets its name when it is complete.
+- `ends-NNNNN.bin`: uint64, for each document the index after its last token. The index counts from
+  the beginning of the tokens file with the same number. The two files with one number are a shard.
+- `meta.json`, which is written last: the recipe of the cache, and the size of each shard.
+- `progress.json`, until `meta.json` is there: the same for the shards that are complete. A stopped
+  run continues after them.
 
-In a cache of pairs (MNLI, SQuAD), the documents are inputs and targets in turn.
+Each file is written under a temporary name that ends in `.part`, and renamed when it is complete.
+
+In a cache of pairs (MNLI, SQuAD), inputs and targets alternate, and each counts as one document.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import os
 from pathlib import Path
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from rosetta.data import Array
 
 FORMAT = 2
-SHARD_TOKENS = 1 << 26
+SHARD_TOKENS = 1 << 26  # a shard with at least so many tokens is complete
 TEXTS_PER_BATCH = 256  # even, so that a pair is never split
 _NAME_ANOTHER_FOLDER = "name another folder, or remove this one yourself"
 
@@ -46,13 +49,15 @@ class CacheRecipe:
     """What a cache was made from. Two caches are the same if their recipes are.
 
     Attributes:
-        source: The spec's string.
+        source: The spec of the source, and the split, field and limit with which it is read.
         vocabulary: The fingerprint of the vocabulary.
         vocabulary_name: "byte" or the base name of a file, for messages.
         vocab_size: The number of ids.
         document_ends: Whether an end token follows each document.
-        pairs: The objective that the records are for; "" for running text.
-        files: The `fingerprint_files` of the files that the source names; "" if it names none (hf).
+        pairs: The objective, if its records are pairs of an input and a target; "" for running
+            text.
+        files: The result of `fingerprint_files` for the files of the source; "" for hf, which has
+            none.
     """
 
     source: str
@@ -76,7 +81,7 @@ def fingerprint_files(paths: Sequence[str]) -> str:
 
 
 def _write_file(path: str, body: bytes) -> None:
-    """Write a file of a cache, which may be large: what a killed process left is written over."""
+    """Write a file of a cache. A .part file that a killed process left is overwritten."""
     write_atomic(Path(path), body, None, temporary=Path(f"{path}.part"), to_disk=True)
 
 
@@ -89,7 +94,7 @@ def _read_meta(path: str) -> tuple[dict[str, Any], CacheRecipe]:
     """Return the content of a meta.json or progress.json, and the recipe in it.
 
     Raises:
-        UserError: The file is not one of a cache of this format.
+        UserError: The file does not belong to a token cache, or the cache has another format.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -103,10 +108,11 @@ def _read_meta(path: str) -> tuple[dict[str, Any], CacheRecipe]:
                 value=meta["format"],
             )
         shards = [
-            {name: int(shard[name]) for name in ("tokens", "documents")} for shard in meta["shards"]
+            {"tokens": int(shard["tokens"]), "documents": int(shard["documents"])}
+            for shard in meta["shards"]
         ]
         if not shards:
-            raise ValueError
+            raise ValueError("no shards")
         recipe = CacheRecipe(**meta["recipe"])
         return {**meta, "documents": int(meta["documents"]), "shards": shards}, recipe
     except (ValueError, KeyError, TypeError):
@@ -131,14 +137,15 @@ def read_vocabulary_fingerprint(folder: str) -> str:
 def read_progress(folder: str, recipe: CacheRecipe) -> dict[str, Any]:
     """Return how far an earlier run got with a cache.
 
-    Nothing is written: the first complete shard makes the folder.
+    Nothing is written. The folder is made together with the first shard.
 
     Args:
         folder: The folder of the cache.
         recipe: The recipe of the cache.
 
     Returns:
-        {"documents", "shards", "complete"}, or {"documents": 0, "shards": []} for no earlier run.
+        {"documents", "shards", "complete"}: the documents in complete shards, these shards, and
+        whether the cache is complete. Without an earlier run {"documents": 0, "shards": []}.
 
     Raises:
         UserError: The folder cannot be written, holds something else, or holds the cache of another
@@ -146,20 +153,21 @@ def read_progress(folder: str, recipe: CacheRecipe) -> dict[str, Any]:
     """
     path_checks.check_local_folder_writable(folder)
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    records = [name for name in ("meta.json", "progress.json") if name in names]
-    if names and not records and not all(name.endswith(".part") for name in names):
+    descriptions = [name for name in ("meta.json", "progress.json") if name in names]
+    has_other_files = not all(name.endswith(".part") for name in names)
+    if not descriptions and has_other_files:
         raise UserError(
             "the folder is not empty and holds no token cache",
             folder,
             "name a new folder",
             kind=EXISTS,
         )
-    if not records:
+    if not descriptions:
         return {"documents": 0, "shards": []}
-    meta, earlier = _read_meta(os.path.join(folder, records[0]))
+    meta, earlier = _read_meta(os.path.join(folder, descriptions[0]))
     if earlier.source == recipe.source and earlier.files != recipe.files:
         raise UserError(
-            "the cache in it was made from other files, or the files have changed "
+            "the cache in this folder was made from other files, or the files have changed "
             f"({recipe.source})",
             folder,
             _NAME_ANOTHER_FOLDER,
@@ -170,7 +178,7 @@ def read_progress(folder: str, recipe: CacheRecipe) -> dict[str, Any]:
         before, now = dataclasses.asdict(earlier), dataclasses.asdict(recipe)
         field = next(name for name in now if before[name] != now[name])
         raise UserError(
-            f"the cache in it has another {field} ({before[field]!r})",
+            f"the cache in this folder has another {field} ({before[field]!r})",
             folder,
             _NAME_ANOTHER_FOLDER,
             kind=DIFFERS,
@@ -179,20 +187,20 @@ def read_progress(folder: str, recipe: CacheRecipe) -> dict[str, Any]:
     return {
         "documents": meta["documents"],
         "shards": meta["shards"],
-        "complete": records[0] == "meta.json",
+        "complete": descriptions[0] == "meta.json",
     }
 
 
-class _Writer:
-    """Write the shards of a cache.
+class _CacheWriter:
+    """Collect documents, and write them as the shards of a cache.
 
     Attributes:
         folder: The folder of the cache.
         recipe: The recipe of the cache.
         shards: The tokens and documents of each complete shard.
         documents: The number of documents in complete shards.
-        held: The ids of the documents of the next shard.
-        held_tokens: The number of these ids.
+        pending: The ids of each document that is not written yet.
+        pending_tokens: The number of these ids.
     """
 
     def __init__(self, folder: str, recipe: CacheRecipe, progress: dict[str, Any]) -> None:
@@ -200,8 +208,8 @@ class _Writer:
         self.recipe = recipe
         self.shards: list[dict[str, int]] = list(progress["shards"])
         self.documents: int = progress["documents"]
-        self.held: list[Array] = []
-        self.held_tokens = 0
+        self.pending: list[Array] = []
+        self.pending_tokens = 0
 
     @property
     def shard_tokens(self) -> int:
@@ -209,24 +217,25 @@ class _Writer:
         return sum(shard["tokens"] for shard in self.shards)
 
     def add(self, ids: Array) -> None:
-        """Add a document to the next shard."""
-        self.held.append(ids.astype(self.recipe.dtype))
-        self.held_tokens += len(ids)
+        """Add a document to those that the next shard will have."""
+        self.pending.append(ids.astype(self.recipe.dtype))
+        self.pending_tokens += len(ids)
 
-    def close_shard(self) -> None:
-        """Write the next shard, and then progress.json."""
+    def write_shard(self) -> None:
+        """Write the pending documents as a shard, and then progress.json."""
         os.makedirs(self.folder, exist_ok=True)
         number = len(self.shards)
         dtype = self.recipe.dtype
-        tokens = np.concatenate([*self.held, np.zeros(0, dtype)]).astype(dtype)
-        ends = np.cumsum(np.array([len(ids) for ids in self.held], np.int64)).astype("<u8")
+        tokens = np.concatenate(self.pending).astype(dtype)
+        lengths = np.array([len(ids) for ids in self.pending], np.int64)
+        ends = np.cumsum(lengths).astype("<u8")
         for kind, array in (("tokens", tokens), ("ends", ends)):
             path = os.path.join(self.folder, f"{kind}-{number:05d}.bin")
             _write_file(path, array.tobytes())
-        self.shards.append({"tokens": self.held_tokens, "documents": len(self.held)})
-        self.documents += len(self.held)
-        self.held = []
-        self.held_tokens = 0
+        self.shards.append({"tokens": self.pending_tokens, "documents": len(self.pending)})
+        self.documents += len(self.pending)
+        self.pending = []
+        self.pending_tokens = 0
         progress = {
             "format": FORMAT,
             "recipe": dataclasses.asdict(self.recipe),
@@ -264,11 +273,12 @@ def write_cache(
     Args:
         folder: The folder of the cache.
         recipe: The recipe of the cache.
-        documents: Texts in a fixed order; of pairs, inputs and targets in turn.
-        encode: Turns batches of texts into batches of ids, in order. It may work ahead.
+        documents: Texts in a fixed order. Inputs and targets of pairs alternate.
+        encode: Turns batches of texts into batches of ids, in order. It may read more batches than
+            it has yielded.
         end: The id that follows each document, if the recipe has document_ends.
-        shard_tokens: The number of tokens after which a new shard begins.
-        report: Called with the documents and tokens in complete shards.
+        shard_tokens: A shard is complete when it has at least so many tokens.
+        report: Called after each shard with the number of documents and of tokens in all shards.
 
     Returns:
         The content of meta.json.
@@ -279,36 +289,34 @@ def write_cache(
     progress = read_progress(folder, recipe)
     if progress.get("complete"):
         return _read_meta(os.path.join(folder, "meta.json"))[0]
-    writer = _Writer(folder, recipe, progress)
+    writer = _CacheWriter(folder, recipe, progress)
 
-    def close_shard() -> None:
-        writer.close_shard()
+    def write_shard() -> None:
+        writer.write_shard()
         report(writer.documents, writer.shard_tokens)
 
     end_token = np.array([end], np.int32)
     for batch in encode(_batch_texts(documents, writer.documents)):
         for ids in batch:
             writer.add(np.concatenate([ids, end_token]) if recipe.document_ends else ids)
-        if writer.held_tokens >= shard_tokens:
-            close_shard()
-    if not writer.held_tokens + writer.shard_tokens:
+        if writer.pending_tokens >= shard_tokens:
+            write_shard()
+    if writer.shard_tokens + writer.pending_tokens == 0:
         raise UserError(
             "there is no text in the data",
             recipe.source,
             "name files with text in them",
             kind=MISSING,
         )
-    if writer.held:
-        close_shard()
+    if writer.pending:
+        write_shard()
     return writer.finish()
 
 
 def _batch_texts(documents: Iterable[str], skipped: int) -> Iterator[list[str]]:
     """Yield the documents in batches, without the first `skipped` ones."""
     batch: list[str] = []
-    for number, text in enumerate(documents):
-        if number < skipped:
-            continue
+    for text in itertools.islice(documents, skipped, None):
         batch.append(text)
         if len(batch) == TEXTS_PER_BATCH:
             yield batch
@@ -324,9 +332,9 @@ class TokenCache:
         folder: The folder of the cache.
         meta: The content of meta.json.
         recipe: What the cache was made from.
-        token_ends: The number of tokens up to the end of each shard.
-        document_ends: The number of documents up to the end of each shard.
-        size: The number of tokens.
+        cumulative_tokens: For each shard, the number of tokens in it and all shards before it.
+        cumulative_documents: The same for documents.
+        size: The number of tokens of the cache.
 
     Raises:
         UserError: There is no complete cache, or a file of it is damaged.
@@ -336,19 +344,20 @@ class TokenCache:
         path_checks.check_is_local(folder, f"DATA=cache:{folder}")
         meta_path = os.path.join(folder, "meta.json")
         if not os.path.exists(meta_path):
-            raise _describe_missing_cache(folder)
+            raise _make_missing_cache_error(folder)
         self.folder = folder
         self.meta, self.recipe = _read_meta(meta_path)
-        self.token_ends = np.cumsum([shard["tokens"] for shard in self.meta["shards"]])
-        self.document_ends = np.cumsum([shard["documents"] for shard in self.meta["shards"]])
-        self.size = int(self.token_ends[-1])
-        for number, shard in enumerate(self.meta["shards"]):
+        shards = self.meta["shards"]
+        self.cumulative_tokens = np.cumsum([shard["tokens"] for shard in shards])
+        self.cumulative_documents = np.cumsum([shard["documents"] for shard in shards])
+        self.size = int(self.cumulative_tokens[-1])
+        for number, shard in enumerate(shards):
             token_bytes = shard["tokens"] * self.recipe.dtype.itemsize
             self._check_size("tokens", number, token_bytes)
             self._check_size("ends", number, 8 * shard["documents"])
 
     def _check_size(self, kind: str, number: int, size: int) -> None:
-        """Raise UserError if a file of the cache does not have its size."""
+        """Raise UserError if a file of the cache does not have this size in bytes."""
         path = self._path(kind, number)
         if not os.path.exists(path) or os.path.getsize(path) != size:
             raise UserError(
@@ -359,12 +368,15 @@ class TokenCache:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle: another process maps the files itself."""
+        """Return the state to pickle, without the maps: another process makes its own."""
         return {name: value for name, value in self.__dict__.items() if name != "maps"}
 
     @functools.cached_property
     def maps(self) -> dict[tuple[str, int], Array]:
-        """The files that are mapped into memory so far, by kind and number."""
+        """The files that this process has mapped into memory, by kind and number.
+
+        They are a cached property, so that a copy of the object in another process has none.
+        """
         return {}
 
     def _path(self, kind: str, number: int) -> str:
@@ -372,29 +384,33 @@ class TokenCache:
         return os.path.join(self.folder, f"{kind}-{number:05d}.bin")
 
     def _map_file(self, kind: str, number: int) -> Array:
-        """Return the content of a file of the cache."""
+        """Return the content of a file of the cache, which is mapped at the first use."""
         if (kind, number) not in self.maps:
             dtype = self.recipe.dtype if kind == "tokens" else np.dtype("<u8")
             self.maps[kind, number] = np.memmap(self._path(kind, number), dtype, mode="r")
         return self.maps[kind, number]
 
     def read_tokens(self, start: int, stop: int) -> Array:
-        """Return the tokens in [start, stop), int32. After the end, the cache begins again."""
+        """Return the tokens in [start, stop), int32.
+
+        The position after the last token of the cache is that of the first token again.
+        """
         pieces = []
         while start < stop:
-            first = start % self.size
-            number = int(np.searchsorted(self.token_ends, first, side="right"))
-            shard_start = int(self.token_ends[number - 1]) if number else 0
-            last = min(first + stop - start, int(self.token_ends[number]))
-            tokens = self._map_file("tokens", number)
-            pieces.append(tokens[first - shard_start : last - shard_start])
-            start += last - first
+            begin = start % self.size
+            shard = int(np.searchsorted(self.cumulative_tokens, begin, side="right"))
+            shard_begin = int(self.cumulative_tokens[shard - 1]) if shard else 0
+            shard_end = int(self.cumulative_tokens[shard])
+            end = min(begin + stop - start, shard_end)
+            tokens = self._map_file("tokens", shard)
+            pieces.append(tokens[begin - shard_begin : end - shard_begin])
+            start += end - begin
         return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)).astype(np.int32)
 
     def read_document(self, number: int) -> Array:
         """Return the ids of a document, int32."""
-        shard = int(np.searchsorted(self.document_ends, number, side="right"))
-        documents_before = int(self.document_ends[shard - 1]) if shard else 0
+        shard = int(np.searchsorted(self.cumulative_documents, number, side="right"))
+        documents_before = int(self.cumulative_documents[shard - 1]) if shard else 0
         number_in_shard = number - documents_before
         ends = self._map_file("ends", shard)
         start = int(ends[number_in_shard - 1]) if number_in_shard else 0
@@ -421,16 +437,18 @@ class TokenCache:
                 kind=DIFFERS,
             )
         if self.recipe.pairs != pairs or self.recipe.document_ends != document_ends:
-            of_text = "lm" if self.recipe.document_ends else "span_corruption and prefix_lm"
+            text_objectives = "span_corruption and prefix_lm"
+            if self.recipe.document_ends:
+                text_objectives = "lm"
             raise UserError(
-                f"the cache was made for {self.recipe.pairs or of_text}",
+                f"the cache was made for {self.recipe.pairs or text_objectives}",
                 self.folder,
                 "make a cache for this objective: rosetta data cache --objective",
                 kind=DIFFERS,
             )
 
 
-def _describe_missing_cache(folder: str) -> UserError:
+def _make_missing_cache_error(folder: str) -> UserError:
     """Return the error for a folder without a complete cache."""
     if os.path.exists(os.path.join(folder, "progress.json")):
         return UserError(
