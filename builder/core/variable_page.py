@@ -200,7 +200,7 @@ def _link(page: str) -> str:
 
 def _readers(variable: Variable) -> str:
     """Return all that reads a variable."""
-    names = [*explanation.describe_readers(variable), *explanation.describe_slurm_files(variable)]
+    names = [*explanation.describe_readers(variable), *explanation.list_slurm_files(variable)]
     return "; ".join(names)
 
 

@@ -1,6 +1,7 @@
-"""Describe everything that the table has on one variable, as text and as JSON.
+"""Describe one variable from the table of all variables, as text and as JSON.
 
-`rosetta explain NAME` and the reference pages use this module.
+`rosetta explain NAME` and the reference pages use this module. A name may have several entries in
+the table, for example one for T5X and another for Pax.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from rosetta.core.variables.declaration import Scope
 if TYPE_CHECKING:
     from rosetta.core.variables.declaration import Variable
 
-_READER_NAMES = {
+# Readers that are not a single command, as the output calls them.
+_READER_DESCRIPTIONS = {
     readers.ROSETTA: "every command of rosetta",
     readers.BUILDER: "every command of build.py",
     readers.TRAINER: "the trainer",
@@ -23,20 +25,20 @@ _FRAMEWORK_NAMES = {"t5x": "T5X", "pax": "Pax"}
 
 
 def describe_variable(name: str) -> dict[str, Any]:
-    """Return everything that the table has on a variable, as JSON.
+    """Return all that the table says about a variable, in the form that --json prints.
 
     Args:
-      name: A variable of the table.
+      name: The name of a variable in the table.
 
     Returns:
-      "variable", the name, and "entries", one for each meaning of the name.
+      {"variable", "entries"}: the name, and a dictionary for each of its entries.
     """
     entries = [variable for variable in lookup.TABLE if variable.name == name]
     return {"variable": name, "entries": [_describe_entry(entry) for entry in entries]}
 
 
 def _describe_entry(variable: Variable) -> dict[str, Any]:
-    """Return one entry of the table as JSON."""
+    """Return one entry of the table in the form that --json prints."""
     return {
         "of": _describe_owner(variable),
         "help": variable.help,
@@ -49,7 +51,7 @@ def _describe_entry(variable: Variable) -> dict[str, Any]:
         "default": str(variable.default),
         "default_for": {reader: str(text) for reader, text in variable.default_for.items()},
         "read_by": list(variable.read_by),
-        "scripts": describe_scripts(variable),
+        "scripts": list_scripts(variable),
         "example": "" if variable.secret else variable.make_example(),
         "secret": variable.secret,
         "since": variable.since,
@@ -58,7 +60,7 @@ def _describe_entry(variable: Variable) -> dict[str, Any]:
 
 
 def _describe_owner(variable: Variable) -> str:
-    """Return who gives the name the meaning of this entry."""
+    """Return the owner of an entry: the frameworks, rosetta, the .sub files or another program."""
     if variable.scope is Scope.OTHER_PROGRAM:
         return variable.owner
     if variable.scope is Scope.SLURM_FILE:
@@ -77,21 +79,21 @@ def _get_page_path(variable: Variable) -> str:
     return f"docs/{variable.page}" if variable.page else ""
 
 
-def describe_scripts(variable: Variable) -> list[str]:
-    """Return the scripts and .sub files that read a variable.
+def list_scripts(variable: Variable) -> list[str]:
+    """Return the names of the scripts and .sub files that read a variable.
 
-    A script that stands for a command reads the same variables as that command.
+    A script that only starts a command reads the same variables as that command.
     """
     scripts = (
         script
         for script, command in readers.SCRIPT_COMMANDS.items()
         if not {script, command}.isdisjoint(variable.read_by)
     )
-    return [*(f"{script}.sh" for script in scripts), *describe_slurm_files(variable)]
+    return [*(f"{script}.sh" for script in scripts), *list_slurm_files(variable)]
 
 
-def describe_slurm_files(variable: Variable) -> list[str]:
-    """Return the .sub files that read a variable."""
+def list_slurm_files(variable: Variable) -> list[str]:
+    """Return the names of the .sub files that read a variable."""
     return [name for name in variable.read_by if name in readers.SLURM_FILES]
 
 
@@ -100,21 +102,30 @@ def describe_readers(variable: Variable) -> list[str]:
 
     Commands of one program are merged: "rosetta t5x pretrain, finetune".
     """
+    # "rosetta t5x" -> ["pretrain", "finetune"]; a reader that is not a command -> [].
     commands: dict[str, list[str]] = {}
     for reader in variable.read_by:
         if reader in readers.SLURM_FILES or reader in readers.SCRIPT_COMMANDS:
             continue
-        if reader in _READER_NAMES or reader.startswith("the "):
-            commands[_READER_NAMES.get(reader, reader)] = []
+        if reader in _READER_DESCRIPTIONS:
+            commands[_READER_DESCRIPTIONS[reader]] = []
             continue
-        program, _, command = reader.rpartition(" ")
-        program = program if program.startswith("build.py") else f"rosetta {program}".strip()
-        commands.setdefault(program, []).append(command)
-    return [f"{program} {', '.join(names)}".strip() for program, names in commands.items()]
+        if reader.startswith("the "):
+            commands[reader] = []
+            continue
+        group, _, command = reader.rpartition(" ")
+        if not group.startswith("build.py"):
+            group = f"rosetta {group}".strip()
+        commands.setdefault(group, []).append(command)
+    descriptions = []
+    for group, names in commands.items():
+        command_names = ", ".join(names)
+        descriptions.append(f"{group} {command_names}".strip())
+    return descriptions
 
 
 def format_explanation(description: dict[str, Any]) -> str:
-    """Return the result of describe_variable as text."""
+    """Return the text for a variable whose description `describe_variable` returned."""
     name = description["variable"]
     entries = [variable for variable in lookup.TABLE if variable.name == name]
     return "\n\n".join(map(_format_entry, entries))
@@ -122,6 +133,7 @@ def format_explanation(description: dict[str, Any]) -> str:
 
 def _format_entry(variable: Variable) -> str:
     """Return one entry of the table as text: the meaning, then one row for each fact."""
+    # The description of other types already says which values they take.
     is_name = isinstance(variable.type, value_types.Name)
     rows = {
         "of": _describe_owner(variable),
@@ -132,14 +144,16 @@ def _format_entry(variable: Variable) -> str:
         "default": help_text.describe_defaults(variable),
         "example": "" if variable.secret else variable.make_example(),
         "read by": "; ".join(describe_readers(variable)),
-        "scripts": ", ".join(describe_scripts(variable)),
+        "scripts": ", ".join(list_scripts(variable)),
         "since": variable.since,
         "more": _get_page_path(variable),
     }
-    columns, width = help_text.get_terminal_width(), max(map(len, rows)) + 2
+    columns = help_text.get_terminal_width()
+    title_width = max(map(len, rows)) + 2
+    indent = " " * (2 + title_width)
     meaning = " ".join(describe_meaning(variable))
     lines = [variable.name, *help_text.wrap_text(meaning, columns, "  ", "  ")]
     for title, text in rows.items():
         if text:
-            lines += help_text.wrap_text(text, columns, f"  {title:<{width}}", " " * (width + 2))
+            lines += help_text.wrap_text(text, columns, f"  {title:<{title_width}}", indent)
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Warn of variables in the environment that look like settings, but that nothing reads."""
+"""Warn about environment variables that look like settings, but that nothing reads."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from rosetta.core.variables.declaration import Variable
 
-SHORTEST_NAME = 5  # too many names with fewer letters are one edit apart
+SHORTEST_NAME = 5  # among shorter names, too many are one edit apart
 PREFIX = "ROSETTA_"  # only variables of rosetta begin with it
-_SIMILAR = 0.7  # the cutoff of difflib for the text after the prefix
-# Variables of clusters that are one letter from NUM_GPUS.
+_MIN_SIMILARITY = 0.7  # for difflib, which compares the texts after the prefix
+# Clusters set these variables, which are one letter from NUM_GPUS.
 _CORRECT_NAMES = frozenset(("NUM_CPUS", "NUM_TPUS"))
 _RANK_VARIABLES = ("SLURM_PROCID", "JAX_PROCESS_ID")
 
@@ -62,31 +62,36 @@ def find_unknown_variables(
     """Yield each name that looks like a setting but is not read, and the variable to suggest.
 
     Such a name is one edit from a variable, is the name of an argument of the scripts, or begins
-    with PREFIX. The suggestion is "" if no variable is near.
+    with PREFIX. The suggestion is "" if no variable is similar.
 
-    Names in the table are correct, even if other programs read them. A variable's name with one
-    more digit is correct, too, such as PYTHON3.
+    A name that rosetta knows as a variable is never yielded, even if another program reads it. Nor
+    is the name of a variable with one more digit, such as PYTHON3.
 
     Args:
       environment: The environment.
-      variables: The variables that are read. Those of other programs are ignored, because correct
-        names are too similar: Slurm sets SLURM_JOBID and SLURM_JOB_ID.
+      variables: The variables that are read. No name is compared with the variables of other
+        programs, because two of theirs may be one edit apart: SLURM_JOBID and SLURM_JOB_ID.
     """
-    own = tuple(variable for variable in variables if variable.scope is not Scope.OTHER_PROGRAM)
-    known = tuple(dict.fromkeys(variable.name for variable in own))
+    compared = tuple(
+        variable for variable in variables if variable.scope is not Scope.OTHER_PROGRAM
+    )
+    variable_names = tuple(dict.fromkeys(variable.name for variable in compared))
     for name in sorted(environment):
         is_correct = lookup.is_known_variable(name) or name in _CORRECT_NAMES
         if is_correct or not re.fullmatch(r"[A-Za-z0-9_]+", name):
             continue
-        renamed = lookup.find_variable_by_argument(name, own)
-        suggestion = renamed.name if renamed else _find_similar_name(name, known)
+        named_as_argument = lookup.find_variable_by_argument(name, compared)
+        if named_as_argument:
+            suggestion = named_as_argument.name
+        else:
+            suggestion = _find_similar_name(name, variable_names)
         if suggestion or name.startswith(PREFIX):
             yield name, suggestion
 
 
-def _find_similar_name(name: str, known: tuple[str, ...]) -> str:
+def _find_similar_name(name: str, variable_names: tuple[str, ...]) -> str:
     """Return the variable that a misspelt name is meant for; "" if there is none."""
-    for variable in known:
+    for variable in variable_names:
         is_numbered = name[:-1] == variable and name[-1].isdigit()
         if (
             min(len(name), len(variable)) >= SHORTEST_NAME
@@ -96,9 +101,12 @@ def _find_similar_name(name: str, known: tuple[str, ...]) -> str:
             return variable
     if not name.startswith(PREFIX):
         return ""
-    ends = [other[len(PREFIX) :] for other in known if other.startswith(PREFIX)]
-    near = difflib.get_close_matches(name[len(PREFIX) :], ends, 1, _SIMILAR)
-    return f"{PREFIX}{near[0]}" if near else ""
+    suffixes = [
+        variable.removeprefix(PREFIX) for variable in variable_names if variable.startswith(PREFIX)
+    ]
+    suffix = name.removeprefix(PREFIX)
+    matches = difflib.get_close_matches(suffix, suffixes, n=1, cutoff=_MIN_SIMILARITY)
+    return f"{PREFIX}{matches[0]}" if matches else ""
 
 
 def is_one_edit_apart(word: str, other: str) -> bool:
@@ -108,11 +116,14 @@ def is_one_edit_apart(word: str, other: str) -> bool:
     """
     if word == other or abs(len(word) - len(other)) > 1:
         return False
+    # Remove the common beginning. The loop ends, because the words differ.
     start = 0
     while word[start : start + 1] == other[start : start + 1]:
         start += 1
     rest, other_rest = word[start:], other[start:]
+    # Remove the common end.
     while rest and other_rest and rest[-1] == other_rest[-1]:
         rest, other_rest = rest[:-1], other_rest[:-1]
-    swapped = len(rest) == 2 and rest == other_rest[::-1]
-    return swapped or max(len(rest), len(other_rest)) == 1
+    is_swap = len(rest) == 2 and rest == other_rest[::-1]
+    # A letter that is inserted, deleted or replaced leaves at most one letter on each side.
+    return is_swap or max(len(rest), len(other_rest)) == 1
