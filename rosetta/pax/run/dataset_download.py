@@ -1,7 +1,8 @@
-"""Download the data sets of Pax's scripts: what download_{the_pile,lambada,boolq}.py do.
+"""Download the data sets that Pax's scripts use.
 
-A data set becomes JSON lines in the folder TFDS_DATA_DIR, where the scripts look for it. The Pile
-can no longer be downloaded, so its program checks a copy.
+download_lambada.py and download_boolq.py write a data set as JSON lines into the folder
+TFDS_DATA_DIR, where the scripts look for it. The Pile can no longer be downloaded, so
+download_the_pile.py only checks whether that folder has a complete copy.
 """
 
 from __future__ import annotations
@@ -27,19 +28,20 @@ if TYPE_CHECKING:
 
 DEFAULT_FOLDER = "/opt/paxml/datasets"  # where the documentation of the image mounts data sets
 ALTERNATIVES = (
-    "train on text of your own (DATA=text:/data/*.txt or jsonl:/data/*.jsonl), on a prepared "
-    "C4 (DATA=tfds:c4/en), on a Hugging Face set such as"
-    " DATA=hf:allenai/c4/en, streamed, or on synthetic data (CONFIG=Synthetic126M)"
+    "train on text of your own (DATA=text:/data/*.txt or jsonl:/data/*.jsonl), "
+    "on a prepared C4 (DATA=tfds:c4/en), "
+    "on a streamed Hugging Face set (DATA=hf:allenai/c4/en), "
+    "or on synthetic data (CONFIG=Synthetic126M)"
 )
-_RETRY = "try again, or fetch the data set elsewhere and set DATA=jsonl:FILE"
+_USE_A_FILE = "download the data set elsewhere and set DATA=jsonl:FILE"
 
 
 class JsonLinesFile(NamedTuple):
     """What a file of a data set must hold.
 
     Attributes:
-      member: The name of the file in the downloaded zip file; "" if the download is the file.
-      lines: The number of its lines.
+      member: The name of the file in the downloaded zip file; "" if the download is not a zip file.
+      lines: The number of lines.
       fields: The fields of each line.
     """
 
@@ -53,9 +55,9 @@ class DownloadableDataset:
     """A data set that can be downloaded.
 
     Attributes:
-      prepared: The source of the data set as TensorFlow Datasets prepares it. An earlier download
-        may have left it.
-      split: A split of the prepared data set.
+      prepared: The spec of the data set as TensorFlow Datasets prepares it. An earlier
+        version of the download scripts may have left this form in the folder.
+      split: The split of the prepared data set to check.
       url: The address of the JSON lines, or of a zip file with them.
       files: The files to write, by their paths in the folder.
     """
@@ -68,7 +70,7 @@ class DownloadableDataset:
 
 _BOOLQ_FIELDS = ("question", "passage", "label")
 DATASETS = {
-    # Upstream and TensorFlow Datasets download from the same two addresses.
+    # Upstream and TensorFlow Datasets use the same two addresses.
     "lambada": DownloadableDataset(
         "tfds:my_lambada/lm",
         "test",
@@ -87,24 +89,24 @@ DATASETS = {
 }
 
 
-def _has_prepared(dataset: DownloadableDataset, root: str) -> bool:
+def _has_prepared_set(dataset: DownloadableDataset, root: str) -> bool:
     """Return whether a folder has the data set as TensorFlow Datasets prepares it."""
     return Path(root, *dataset.prepared.removeprefix("tfds:").split("/")).is_dir()
 
 
-def find_downloaded(name: str, root: str) -> dict[str, str]:
-    """Return DATA and EVAL_DATA for a data set that download_NAME.py has left in a folder.
+def find_downloaded_files(name: str, root: str) -> dict[str, str]:
+    """Return DATA and EVAL_DATA for the files that download_NAME.py has written to a folder.
 
-    The result is empty if the files are missing, or if TensorFlow Datasets' copy is there, which
-    needs no DATA.
+    The result is empty if the files are missing. It is also empty if TensorFlow Datasets has
+    prepared the data set there: the experiments read that form without DATA.
 
     Args:
-      name: The data set.
-      root: The folder.
+      name: "lambada" or "boolq".
+      root: The folder, TFDS_DATA_DIR.
     """
     dataset = DATASETS[name]
     has_files = all(Path(root, file).is_file() for file in dataset.files)
-    if _has_prepared(dataset, root) or not has_files:
+    if _has_prepared_set(dataset, root) or not has_files:
         return {}
     sources = [f"jsonl:{root}/{file}" for file in dataset.files]
     return {"DATA": sources[0], "EVAL_DATA": sources[-1]}
@@ -114,31 +116,30 @@ def download_dataset(name: str, root: str) -> str:
     """Download a data set into a folder, unless the folder has it.
 
     Args:
-      name: The data set.
-      root: The folder.
+      name: "lambada" or "boolq".
+      root: The folder, TFDS_DATA_DIR.
 
     Returns:
-      A line that says what the folder has.
+      A line about the data set in the folder.
 
     Raises:
-      UserError: The download failed, or is not the data set. No incomplete file is left.
+      UserError: The download failed, or its content is not the data set. No file is left then.
     """
     dataset = DATASETS[name]
     os.environ["TFDS_DATA_DIR"] = root
-    if _has_prepared(dataset, root):
+    if _has_prepared_set(dataset, root):
         copy = tfds.check(data_spec.parse_spec(dataset.prepared), dataset.split)
         return (
             f"{copy['folder']}: {copy['examples']:,} examples in {dataset.split}: the data set is "
             "there, nothing to download"
         )
-    if find_downloaded(name, root):
+    if find_downloaded_files(name, root):
         return f"{root}/{name}: the data set is there, nothing to download"
     run_folders.check_folder_writable(parse_path("TFDS_DATA_DIR", root))
     content = _fetch_url(dataset.url)
     texts = {}
     for path, file in dataset.files.items():
         texts[path] = _extract_text(content, file.member, dataset.url)
-    for path, file in dataset.files.items():
         _check_text(texts[path], file, dataset.url)
     for path, text in texts.items():
         run_folders.write_file(Path(root, path), text)
@@ -147,23 +148,30 @@ def download_dataset(name: str, root: str) -> str:
 
 
 def _fetch_url(url: str) -> bytes:
-    """Return the content of an address; UserError if it cannot be fetched."""
+    """Return the content of an address.
+
+    Raises:
+      UserError: The address cannot be reached.
+    """
     try:
-        with urllib.request.urlopen(url, timeout=60) as response:  # noqa: S310 (an address above)
+        with urllib.request.urlopen(url, timeout=60) as response:  # noqa: S310 (a url of DATASETS)
             return bytes(response.read())
     except (urllib.error.URLError, OSError) as error:
         reason = getattr(error, "reason", None) or error
         raise UserError(
-            f"the data set cannot be fetched ({reason})",
+            f"the data set cannot be downloaded ({reason})",
             url,
-            "give this machine internet (HTTPS_PROXY), or fetch the data set elsewhere and set "
-            "DATA=jsonl:FILE",
+            f"check the network of this machine (HTTPS_PROXY), or {_USE_A_FILE}",
             kind=UNREACHABLE,
         ) from None
 
 
 def _extract_text(content: bytes, member: str, url: str) -> str:
-    """Return the text of a download, or of a member of a downloaded zip file."""
+    """Return the text of a download, or of a member of a downloaded zip file.
+
+    Raises:
+      UserError: The download is not a zip file with this member, or not UTF-8.
+    """
     try:
         if not member:
             return content.decode("utf-8")
@@ -171,15 +179,19 @@ def _extract_text(content: bytes, member: str, url: str) -> str:
             return archive.read(member).decode("utf-8")
     except (zipfile.BadZipFile, KeyError, UnicodeDecodeError) as error:
         raise UserError(
-            f"what was fetched is not the data set ({type(error).__name__})",
+            f"the downloaded file is not the data set ({type(error).__name__})",
             url,
-            _RETRY,
+            f"try again, or {_USE_A_FILE}",
             kind=DAMAGED,
         ) from None
 
 
 def _check_text(text: str, file: JsonLinesFile, url: str) -> None:
-    """Check the number of lines, and the fields of the first and the last one."""
+    """Check the number of lines, and the fields of the first and the last line.
+
+    Raises:
+      UserError: The number or the fields differ from what the data set has.
+    """
     lines = text.splitlines()
     is_complete = (
         len(lines) == file.lines
@@ -187,11 +199,12 @@ def _check_text(text: str, file: JsonLinesFile, url: str) -> None:
         and _has_fields(lines[-1], file.fields)
     )
     if not is_complete:
+        fields = ", ".join(file.fields)
         raise UserError(
-            f"what was fetched is not the data set: {len(lines)} lines, not {file.lines} with "
-            f"{', '.join(file.fields)}",
+            f"the downloaded file is not the data set: it has {len(lines)} lines, and "
+            f"{file.lines} lines with the fields {fields} are expected",
             url,
-            _RETRY,
+            f"try again, or {_USE_A_FILE}",
             kind=DAMAGED,
             value=len(lines),
         )
@@ -210,13 +223,13 @@ def check_pile(root: str) -> str:
     """Check a copy of the Pile.
 
     Args:
-      root: The folder that has the folder `the_pile`.
+      root: The folder that contains the folder `the_pile`.
 
     Returns:
-      A line that says what the copy has.
+      A line about the copy.
 
     Raises:
-      UserError: There is no copy, or the copy is damaged. The Pile cannot be downloaded again.
+      UserError: There is no copy, or the copy is damaged.
     """
     folder = Path(root, "the_pile")
     if not folder.is_dir():
@@ -230,8 +243,8 @@ def check_pile(root: str) -> str:
     copy = tfds.check(data_spec.parse_spec("tfds:the_pile/lm"), "train")
     return (
         f"{copy['folder']}: {copy['files']} files, {copy['bytes']:,} bytes, "
-        f"{copy['examples']:,} examples: complete as far as sizes and heads tell. Nothing to "
-        "download"
+        f"{copy['examples']:,} examples. The sizes and the beginnings of the files are "
+        "correct; nothing to download"
     )
 
 
@@ -249,27 +262,27 @@ _SUMMARIES = {
 }
 
 
-def main(name: str, words: Sequence[str] | None = None) -> int:
+def main(name: str, arguments: Sequence[str] | None = None) -> int:
     """Run download_NAME.py and return the exit status.
 
     Args:
-      name: The data set.
-      words: The arguments of the command line (default: those of this process).
+      name: "lambada", "boolq" or "the_pile".
+      arguments: The arguments of the command line (default: those of this process).
     """
     root = os.environ.get("TFDS_DATA_DIR") or DEFAULT_FOLDER
-    words = sys.argv[1:] if words is None else words
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        if words and words[0] in ("-h", "--help"):
+        if arguments and arguments[0] in ("-h", "--help"):
             text = _HELP.format(name=name, summary=_SUMMARIES[name], default=DEFAULT_FOLDER)
             exit_status.print_result(text.rstrip())
             return exit_status.SUCCESS
-        if words:
+        if arguments:
             raise UserError(
-                f"there is no argument {words[0]!r}",
+                f"there is no argument {arguments[0]!r}",
                 f"download_{name}.py",
                 "set TFDS_DATA_DIR to the folder; see --help",
                 kind=UNKNOWN,
-                value=words[0],
+                value=arguments[0],
             )
         print(check_pile(root) if name == "the_pile" else download_dataset(name, root))
     except UserError as error:

@@ -188,7 +188,7 @@ def find_data(settings: Settings) -> dict[str, str]:
     for prefix, name in DOWNLOADS.items():
         if settings.config.startswith(prefix):
             root = parse_path("TFDS_DATA_DIR", folder)
-            return {**variables, **dataset_download.find_downloaded(name, root)}
+            return {**variables, **dataset_download.find_downloaded_files(name, root)}
     return variables
 
 

@@ -56,10 +56,10 @@ def test_a_set_is_fetched_once(
     name: str, last: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = str(tmp_path / "data")
-    assert dataset_download.find_downloaded(name, root) == {}
+    assert dataset_download.find_downloaded_files(name, root) == {}
     assert dataset_download.main(name) == 0
     assert "examples, from file://" in capsys.readouterr().out
-    assert dataset_download.find_downloaded(name, root)["EVAL_DATA"] == f"jsonl:{root}/{last}"
+    assert dataset_download.find_downloaded_files(name, root)["EVAL_DATA"] == f"jsonl:{root}/{last}"
     (tmp_path / "lambada.jsonl").unlink()
     (tmp_path / "BoolQ.zip").unlink()
     assert dataset_download.main(name) == 0
@@ -69,7 +69,7 @@ def test_a_set_is_fetched_once(
 def test_what_tfds_prepared_earlier_is_the_data(tmp_path: Path) -> None:
     dataset_download.main("lambada")
     (tmp_path / "data" / "my_lambada" / "lm").mkdir(parents=True)
-    assert dataset_download.find_downloaded("lambada", str(tmp_path / "data")) == {}
+    assert dataset_download.find_downloaded_files("lambada", str(tmp_path / "data")) == {}
 
 
 def test_a_wrong_download_leaves_no_file(
@@ -80,8 +80,8 @@ def test_a_wrong_download_leaves_no_file(
     (tmp_path / "lambada.jsonl").write_text('{"text": "a b"}\n')
     assert dataset_download.main("lambada") == 2
     said = capsys.readouterr().err.splitlines()
-    assert "what was fetched is not the data set (BadZipFile)" in said[0]
-    assert "1 lines, not 2 with text" in said[1]
+    assert "the downloaded file is not the data set (BadZipFile)" in said[0]
+    assert "it has 1 lines, and 2 lines with the fields text are expected" in said[1]
     assert not (tmp_path / "data").exists()
 
 
@@ -89,7 +89,7 @@ def test_a_missing_network_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "lambada.jsonl").unlink()
     assert dataset_download.main("lambada") == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "cannot be fetched" in line
+    assert "cannot be downloaded" in line
     assert "DATA=jsonl:FILE" in line
 
 
