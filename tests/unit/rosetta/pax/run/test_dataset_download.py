@@ -80,8 +80,8 @@ def test_a_wrong_download_leaves_no_file(
     (tmp_path / "lambada.jsonl").write_text('{"text": "a b"}\n')
     assert dataset_download.main("lambada") == 2
     said = capsys.readouterr().err.splitlines()
-    assert "the downloaded file is not the data set (BadZipFile)" in said[0]
-    assert "it has 1 lines, and 2 lines with the fields text are expected" in said[1]
+    assert "(BadZipFile)" in said[0]
+    assert "1 lines" in said[1]
     assert not (tmp_path / "data").exists()
 
 
