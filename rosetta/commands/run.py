@@ -464,7 +464,7 @@ def _replace_process(args: argparse.Namespace, rendering: Rendering) -> NoReturn
 
     _refuse_json(args)
     _check_program(rendering, args.on)
-    log.info("+ " + rendering.text(), prefix=False)
+    log.info("+ " + rendering.format_command(), prefix=False)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.execvpe(rendering.argv[0], rendering.argv, {**os.environ, **rendering.env})  # noqa: S606
 
@@ -497,7 +497,7 @@ def _check_program(rendering: Rendering, place: str) -> None:
 
 def _format_rendering(rendering: Rendering) -> tuple[dict[str, Any], str]:
     """Return a rendering as the result of a dry run, and as text."""
-    return rendering.shown(), rendering.text()
+    return rendering.as_json(), rendering.format_command()
 
 
 def submit_preset(args: argparse.Namespace) -> tuple[dict[str, Any], str]:

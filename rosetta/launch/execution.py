@@ -62,22 +62,25 @@ class Command:
     Attributes:
       argv: the command line.
       env: the whole environment.
-      log: the file for the output; None: the output goes to ours.
-      lines: notes and warnings to print before.
-      begin: called just before the command takes the place of this process.
-      refused: why the command cannot run on this machine; None if it can.
+      log: the file for the output. If it is None, the command writes to the stdout and stderr of
+        this process.
+      lines: notes and warnings to print before the command starts.
+      before_start: called with no arguments just before the command takes the place of this
+        process. T5X uses this to write down how the run started.
+      refusal: why the command cannot run on this machine; None if it can. A dry run still shows
+        the command.
     """
 
     argv: list[str]
     env: dict[str, str]
     log: Path | None
     lines: tuple[str, ...]
-    begin: Callable[[], object] | None = None
-    refused: UserError | None = None
+    before_start: Callable[[], object] | None = None
+    refusal: UserError | None = None
 
 
 def run_checks(
-    *checks: Callable[[], tuple[str, ...]], refused: UserError | None = None
+    *checks: Callable[[], tuple[str, ...]], refusal: UserError | None = None
 ) -> tuple[tuple[str, ...], UserError | None]:
     """Run checks of this machine.
 
@@ -86,18 +89,19 @@ def run_checks(
 
     Args:
       *checks: each returns lines, or raises a UserError.
-      refused: an error that is known before.
+      refusal: an error that is known before the checks run.
 
     Returns:
       All lines and errors as warnings, and the first error.
     """
-    lines: tuple[str, ...] = (str(refused),) if refused else ()
+    lines: tuple[str, ...] = (str(refusal),) if refusal else ()
     for check in checks:
         try:
             lines += check()
         except UserError as error:
-            lines, refused = (*lines, str(error)), refused or error
-    return tuple(map(WarningLine, lines)), refused
+            lines = (*lines, str(error))
+            refusal = refusal or error
+    return tuple(map(WarningLine, lines)), refusal
 
 
 def find_python(environment: Mapping[str, str]) -> str:
@@ -143,8 +147,8 @@ def execute(command: Command) -> NoReturn:
     Raises:
       UserError: the command cannot run on this machine.
     """
-    if command.refused:
-        raise command.refused
+    if command.refusal:
+        raise command.refusal
     env = dict(command.env)
     mask = Mask(env)
     command_line = "+ " + shlex.join(mask.mask_text(word) for word in command.argv)
@@ -155,8 +159,8 @@ def execute(command: Command) -> NoReturn:
     if command.log:
         _redirect_output(command.log, env)
         log.info(command_line, prefix=False)
-    if command.begin:
-        command.begin()
+    if command.before_start:
+        command.before_start()
     os.execvpe(command.argv[0], command.argv, env)  # noqa: S606
 
 
@@ -182,8 +186,8 @@ def run_in_order(commands: Sequence[Command]) -> NoReturn:
       UserError: the first command cannot run on this machine.
     """
     *earlier, last = commands
-    if commands[0].refused:
-        raise commands[0].refused
+    if commands[0].refusal:
+        raise commands[0].refusal
     for command in earlier:
         if code := _run_child(command):
             sys.exit(code)
@@ -241,4 +245,4 @@ def format_command(command: Command) -> str:
     """
     document = convert_to_json(command)
     rendering = Rendering(document["argv"], document["env"])
-    return "\n".join([*document["said"], rendering.text()])
+    return "\n".join([*document["said"], rendering.format_command()])

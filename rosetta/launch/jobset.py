@@ -1,6 +1,7 @@
 """Render a run as a Kubernetes JobSet (jobset.x-k8s.io/v1alpha2).
 
-It is an indexed job with one pod for each node. All processes meet at the first pod.
+The JobSet has one indexed job with one pod for each node. The coordinator that all processes
+connect to runs in the first pod. See https://jobset.sigs.k8s.io/ for the format.
 """
 
 from __future__ import annotations
@@ -17,32 +18,28 @@ from rosetta.launch.rendering import Options, Rendering
 if TYPE_CHECKING:
     from rosetta.core.run_description import Run
 
-PORT = 29400
+PORT = 29400  # of the coordinator
 _JOB_NAME, _CONTAINER_NAME = "node", "rosetta"
-_LABEL = re.compile(
-    r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
-)  # the names of pods, which begin with it, have 63 characters at most
+# Names of pods start with the name of the JobSet, and have at most 63 characters.
+_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _CLAIM = re.compile(r"pvc:([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)(/[^:]*)?")
 _MAX_RESTARTS = 10
 
 
 def render_jobset(run: Run, options: Options) -> Rendering:
-    """Return kubectl's command, and the JobSet that it reads.
+    """Return the kubectl command that creates the JobSet, and the JobSet as its input.
 
-    The values of secret variables come from the Kubernetes secret that the options name. The key of
-    each is the name of the variable.
+    Values of secret variables are not in the JobSet: the pods take them from the Kubernetes secret
+    that the options name. The keys of the Kubernetes secret are the names of the variables.
 
     Raises:
       UserError: there is no image, or a name or a mount is not valid in Kubernetes.
     """
-    kubectl = [
-        "kubectl",
-        "create",
-        *([f"--namespace={options.namespace}"] if options.namespace else []),
-        "--filename=-",
-    ]
+    namespace = [f"--namespace={options.namespace}"] if options.namespace else []
     return Rendering(
-        kubectl, document=make_jobset(run, options), hidden=rendering.make_variables(run)
+        ["kubectl", "create", *namespace, "--filename=-"],
+        document=make_jobset(run, options),
+        hidden=rendering.make_variables(run),
     )
 
 
@@ -57,7 +54,7 @@ def make_jobset(run: Run, options: Options) -> dict[str, Any]:
         raise UserError(
             "not a valid name in Kubernetes",
             f"--job-name={name}",
-            "give up to 40 small letters, digits and dashes, the first of them a letter",
+            "give up to 40 lower-case letters, digits and dashes; start with a letter",
             kind=INVALID,
             value=name,
         )
@@ -69,7 +66,8 @@ def make_jobset(run: Run, options: Options) -> dict[str, Any]:
     }
     spec: dict[str, Any] = {"network": {"enableDNSHostnames": True, "subdomain": name}}
     if options.requeue:
-        # A run that ended early resumes without limit. One that failed resumes _MAX_RESTARTS times.
+        # A run that ended early is restarted any number of times. A run that failed is restarted
+        # at most _MAX_RESTARTS times.
         job["podFailurePolicy"] = {
             "rules": [
                 {
@@ -99,49 +97,36 @@ def make_jobset(run: Run, options: Options) -> dict[str, Any]:
             "template": {"spec": {**job, "template": {"spec": _make_pod(run, options, name)}}},
         }
     ]
-    space = {"namespace": options.namespace} if options.namespace else {}
+    metadata = {"name": name}
+    if options.namespace:
+        metadata["namespace"] = options.namespace
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {"name": name, **space},
+        "metadata": metadata,
         "spec": spec,
     }
 
 
-def _make_pod(run: Run, options: Options, name: str) -> dict[str, Any]:
-    """Return the pod of a node; `name` is that of the JobSet."""
-    mounts, volumes = (
-        [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 (the default of 64 MiB kills NCCL)
-        [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
-    )
+def _make_pod(run: Run, options: Options, jobset_name: str) -> dict[str, Any]:
+    """Return the specification of the pod of each node."""
+    # NCCL needs more shared memory than the default of 64 MiB.
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 (a mount, not a file)
+    volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
     for index, (outside, inside) in enumerate(run.mounts):
         mount, volume = _make_mount(f"mount-{index}", outside, inside)
         mounts.append(mount)
         volumes.append(volume)
-    command = docker.make_node_command(run)
-    if run.nodes > 1:  # Kubernetes sets the number of the pod in JOB_COMPLETION_INDEX.
-        command = [
-            "rosetta",
-            "spawn",
-            f"--nodes={run.nodes}",
-            f"--per-node={rendering.count_processes_per_node(run)}",
-            f"--coordinator={name}-{_JOB_NAME}-0-0.{name}:{PORT}",
-            "--",
-            *run.entry,
-        ]
-    gpus = (
-        {}
-        if run_description.runs_on_cpu(run)
-        else {"resources": {"limits": {"nvidia.com/gpu": run.gpus_per_node}}}
-    )
+    gpus: dict[str, Any] = {}
+    if not run_description.runs_on_cpu(run):
+        gpus["resources"] = {"limits": {"nvidia.com/gpu": run.gpus_per_node}}
+    image = rendering.format_image(options, "jobset")
+    variables = rendering.make_variables(run)
     container = {
         "name": _CONTAINER_NAME,
-        "image": rendering.format_image(options, "jobset"),
-        "command": [_escape_dollars(word) for word in command],
-        "env": [
-            _make_variable(key, value, options)
-            for key, value in rendering.make_variables(run).items()
-        ],
+        "image": image,
+        "command": [_escape_dollars(word) for word in _make_command(run, jobset_name)],
+        "env": [_make_variable(name, value, options) for name, value in variables.items()],
         **gpus,
         "ports": [{"containerPort": PORT}],
         "volumeMounts": mounts,
@@ -155,8 +140,24 @@ def _make_pod(run: Run, options: Options, name: str) -> dict[str, Any]:
     }
 
 
+def _make_command(run: Run, jobset_name: str) -> list[str]:
+    """Return the command that starts the processes of a node."""
+    if run.nodes == 1:
+        return docker.make_node_command(run)
+    # `rosetta spawn` reads the number of the node from JOB_COMPLETION_INDEX, which Kubernetes sets.
+    return [
+        "rosetta",
+        "spawn",
+        f"--nodes={run.nodes}",
+        f"--per-node={rendering.count_processes_per_node(run)}",
+        f"--coordinator={jobset_name}-{_JOB_NAME}-0-0.{jobset_name}:{PORT}",
+        "--",
+        *run.entry,
+    ]
+
+
 def _make_variable(name: str, value: str, options: Options) -> dict[str, Any]:
-    """Return a variable of the container; the value of a secret is not written."""
+    """Return a variable of the container; a secret is only referred to by its key."""
     if is_secret(name, value):
         return {"name": name, "valueFrom": {"secretKeyRef": {"name": options.secret, "key": name}}}
     return {"name": name, "value": _escape_dollars(value)}
@@ -169,7 +170,7 @@ def _make_mount(name: str, outside: str, inside: str) -> tuple[dict[str, Any], d
         raise UserError(
             "Kubernetes cannot mount this",
             f"mount {outside}:{inside}",
-            "write /OUTSIDE:/INSIDE or pvc:CLAIM[/FOLDER]:/INSIDE, without a colon in it",
+            "write /OUTSIDE:/INSIDE or pvc:CLAIM[/FOLDER]:/INSIDE; INSIDE cannot have a colon",
             kind=UNSUPPORTED,
             value=outside,
         )
@@ -177,12 +178,11 @@ def _make_mount(name: str, outside: str, inside: str) -> tuple[dict[str, Any], d
     if not claim:
         return mount, {"name": name, "hostPath": {"path": outside}}
     folder = (claim[3] or "").strip("/")
-    return {**mount, **({"subPath": folder} if folder else {})}, {
-        "name": name,
-        "persistentVolumeClaim": {"claimName": claim[1]},
-    }
+    if folder:
+        mount["subPath"] = folder
+    return mount, {"name": name, "persistentVolumeClaim": {"claimName": claim[1]}}
 
 
 def _escape_dollars(text: str) -> str:
-    """Escape a text for Kubernetes, which replaces $(NAME) by the value of a variable."""
+    """Double each dollar sign, because Kubernetes replaces $(NAME) by the value of a variable."""
     return text.replace("$", "$$")

@@ -123,7 +123,7 @@ def _assemble_commands(
     """Return the commands of a script; its lines and its refusal belong to the first one."""
     commands = []
     for argv, log in command_lines:
-        commands.append(Command(argv, env, log, lines, refused=refusal))
+        commands.append(Command(argv, env, log, lines, refusal=refusal))
         lines, refusal = (), None
     return commands
 
@@ -184,7 +184,7 @@ def _run_machine_checks(
         check_folder,
         lambda: launch_checks.check_before_launch(env, machine.gpus, machine.platforms),
         check_space,
-        refused=machine.missing_gpu,
+        refusal=machine.missing_gpu,
     )
 
 
@@ -243,10 +243,10 @@ def _make_command_lines(
     if run.values["EVAL_ONLY"]:
         if not restore:
             raise UserError(
-                "it is not given",
+                "this variable is not set, and EVAL_ONLY=1 needs it",
                 "CHECKPOINT_RESTORE_PATH",
                 (
-                    "name the folder that holds checkpoints/checkpoint_N to evaluate, or set "
+                    "name the folder that has the checkpoints/checkpoint_N to evaluate, or set "
                     "EVAL_ONLY=0"
                 ),
                 kind=MISSING,

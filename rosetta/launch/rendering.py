@@ -1,8 +1,8 @@
 """Render a run description as a command for Docker or a scheduler.
 
-A rendering is an argument list, variables that are added to ours, and a document for standard
-input. No shell reads a value of the user: values are whole arguments or variables of the
-environment, and there are no templates.
+A rendering is an argument list, environment variables to add, and a document for standard input.
+There is one module for each place: docker.py, slurm.py and jobset.py. No shell evaluates a value of
+the user: values are whole arguments or environment variables, and there are no templates.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Rendering:
     """A command to execute.
 
     Attributes:
-      argv: the command line, which no shell reads.
-      env: variables that are added to our environment.
+      argv: the arguments of the command, the program first. No shell evaluates them.
+      env: variables to add to the environment of this process.
       document: what the command reads from standard input, as YAML; None for nothing.
-      hidden: more variables whose secrets may be in the document.
+      hidden: more variables of the run. Their secrets are masked in the output too.
     """
 
     argv: list[str]
@@ -44,47 +44,45 @@ class Rendering:
         """The text that the command reads from standard input."""
         return "" if self.document is None else yaml_output.format_yaml(self.document)
 
-    def shown(self) -> dict[str, Any]:
-        """Return the command as JSON, without secrets."""
+    def as_json(self) -> dict[str, Any]:
+        """Return the command as a dry run prints it with --json, without secrets."""
         mask = Mask({**self.env, **self.hidden})
-        found = {
-            "argv": [mask.mask_text(word) for word in self.argv],
+        result: dict[str, Any] = {
+            "argv": [mask.mask_text(argument) for argument in self.argv],
             "env": mask.mask_variables(self.env),
         }
-        return (
-            found
-            if self.document is None
-            else {**found, "document": mask.mask_document(self.document)}
-        )
+        if self.document is not None:
+            result["document"] = mask.mask_document(self.document)
+        return result
 
-    def text(self) -> str:
-        """Return the command as a shell takes it, without secrets.
+    def format_command(self) -> str:
+        """Return the command in the syntax of a shell, without secrets.
 
         If the command reads a document, the document is returned instead.
         """
-        found = self.shown()
-        if "document" in found:
-            return yaml_output.format_yaml(found["document"]).rstrip()
-        settings = [f"{name}={shlex.quote(value)}" for name, value in found["env"].items()]
-        return " \\\n  ".join([*settings, shlex.join(found["argv"])])
+        result = self.as_json()
+        if "document" in result:
+            return yaml_output.format_yaml(result["document"]).rstrip()
+        variables = [f"{name}={shlex.quote(value)}" for name, value in result["env"].items()]
+        return " \\\n  ".join([*variables, shlex.join(result["argv"])])
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a run is given to a scheduler or a container engine.
+    """What the user asks of a scheduler or a container engine.
 
     An empty value leaves the choice to the scheduler or the engine.
 
     Attributes:
-      image: of the container.
-      name: of the job.
-      account, partition, time, output: of sbatch.
-      extra: whole options for sbatch.
+      image: the image of the container.
+      name: the name of the job.
+      account, partition, time, output: the options of sbatch with these names.
+      extra: more options for sbatch, each a whole argument.
       requeue: whether a run that ended early, for example at its time limit, is started again.
-      warning: the seconds before the time limit at which the run is told to end.
+      warning: how many seconds before the time limit the run gets the signal to end.
       shared: whether other jobs may use the rest of the nodes.
-      secret: the Kubernetes secret that has the values of secret variables.
-      namespace: in Kubernetes.
+      secret: the name of the Kubernetes secret that has the values of secret variables.
+      namespace: the namespace in Kubernetes.
     """
 
     image: str = ""
@@ -113,7 +111,7 @@ def make_variables(run: Run) -> dict[str, str]:
     for name, value in variables.items():
         if not _VARIABLE.fullmatch(name):
             raise UserError(
-                f"{name!r} is not a valid name of a variable",
+                f"{name!r} is not a valid variable name",
                 "env",
                 "write letters, digits and underscores",
                 kind=INVALID,
@@ -121,14 +119,17 @@ def make_variables(run: Run) -> dict[str, str]:
             )
         if "\0" in value:
             raise UserError(
-                "it holds a zero byte",
+                "the value has a zero byte",
                 name,
-                "take it out: no environment can hold one",
+                "remove the byte: an environment variable cannot contain it",
                 kind=INVALID,
             )
-    if any("\0" in word for word in run.entry):
+    if any("\0" in argument for argument in run.entry):
         raise UserError(
-            "it holds a zero byte", "entry", "take it out: no argument can hold one", kind=INVALID
+            "an argument has a zero byte",
+            "entry",
+            "remove the byte: a command line cannot contain it",
+            kind=INVALID,
         )
     return variables
 
@@ -159,9 +160,10 @@ def format_image(options: Options, place: str) -> str:
 
 def choose_job_name(run: Run, options: Options) -> str:
     """Return the job's name from the options, else from the framework and the model."""
-    return options.name or re.sub(r"[^a-z0-9]+", "-", f"{run.framework}-{run.model}".lower()).strip(
-        "-"
-    )
+    if options.name:
+        return options.name
+    default_name = f"{run.framework}-{run.model}".lower()
+    return re.sub(r"[^a-z0-9]+", "-", default_name).strip("-")
 
 
 def format_mounts(run: Run, where: str) -> list[str]:

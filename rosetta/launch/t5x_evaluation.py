@@ -57,7 +57,7 @@ def make_command(program: str, environment: Mapping[str, str]) -> Command:
     """
     for name in ("CHECKPOINT_PATH", "OUTPUT_DIR"):
         if not environment.get(name):
-            raise UserError("it is not set", name, f"give {name}=FOLDER", kind=MISSING)
+            raise UserError("this variable is not set", name, f"give {name}=FOLDER", kind=MISSING)
     values = setting_values.read_settings(environment, f"t5x {program}")
     task = settings.require_task(values)
     size = values["T5_SIZE"]
@@ -167,5 +167,5 @@ def _make_program_command(
         t5x_trainer.make_environment(environment, preset, machine.platforms),
         None,
         (*map(WarningLine, warnings), *options.notes),
-        refused=machine.missing_gpu,
+        refusal=machine.missing_gpu,
     )

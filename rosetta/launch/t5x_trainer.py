@@ -165,8 +165,8 @@ def make_command(
             *bound.notes,
             *resume_notes,
         ),
-        bound.write_start_file,
-        refusal,
+        before_start=bound.write_start_file,
+        refusal=refusal,
     )
 
 
@@ -278,7 +278,7 @@ def _run_machine_checks(
         check_folder,
         lambda: launch_checks.check_before_launch(env, machine.gpus, machine.platforms),
         check_space,
-        refused=machine.missing_gpu,
+        refusal=machine.missing_gpu,
     )
 
 

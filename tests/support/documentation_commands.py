@@ -157,7 +157,7 @@ def _check_script(name: str, words: list[str], variables: Mapping[str, str]) -> 
         return
     positionals = _POSITIONALS[name]
     values = [word for word in words if word != scripts.DRY_RUN]
-    scripts._refuse_options(name, values, positionals)
+    scripts._refuse_unknown_options(name, values, positionals)
     if len(values) > len(positionals):
         raise UserError(
             f"{len(values)} words, of {len(positionals)}", f"{name}.sh", "leave some out"

@@ -125,7 +125,7 @@ time.sleep(600)
         "goes on 0",
         "goes on 1",
     ]
-    assert "rosetta: ended early at its time limit, with a checkpoint; requeued" in said
+    assert "rosetta: the time limit is near: the job is requeued" in "\n".join(said)
 
 
 def test_sbatch_takes_every_option(slurm: slurm_cluster.Slurm, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_the_level_hides_notes_before_warnings(
         {"PATH": "/usr/bin:/bin"},
         None,
         ("a note", execution.WarningLine("a warning")),
-        refused=None,
+        refusal=None,
     )
 
     def started(*_: object) -> NoReturn:

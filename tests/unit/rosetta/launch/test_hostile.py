@@ -175,9 +175,9 @@ def test_options_of_a_job(place: fake_launchers.Place, option: str) -> None:
 
 def test_what_no_environment_can_hold(place: fake_launchers.Place) -> None:
     for change, what in (
-        ({"env": {"A B": "x"}}, "'A B' is not a valid name of a variable"),
-        ({"env": {"A": "\0"}}, "A: it holds a zero byte"),
-        ({"entry": ["a\0"]}, "entry: it holds a zero byte"),
+        ({"env": {"A B": "x"}}, "'A B' is not a valid variable name"),
+        ({"env": {"A": "\0"}}, "A: the value has a zero byte"),
+        ({"entry": ["a\0"]}, "entry: an argument has a zero byte"),
     ):
         done = place.rosetta(
             *WHERE["docker"],

@@ -135,7 +135,7 @@ def test_what_it_reads_and_no_mount_brings(env: dict[str, str], missing: str) ->
     run = replace(T5X, env={"MODEL_DIR": "/shared/a", **env})
     wanted = (
         (
-            f"{missing}: no mount covers it: in the container it is what the image has there; give --mount OUTSIDE:INSIDE",
+            f"{missing}: no mount covers this: the run reads what the image has at this path; give --mount OUTSIDE:INSIDE",
         )
         if missing
         else ()
@@ -161,7 +161,7 @@ def test_the_cpu_of_the_environment_stays_here_where_a_card_is_named(
     done = place.rosetta(*words, JAX_PLATFORMS="cpu")
     assert (
         done.stderr
-        == "rosetta: JAX_PLATFORMS=cpu of the environment goes along: there, too, the run is ON THE CPU and asks for no GPU; give --accelerator CARD, or unset it\n"
+        == "rosetta: JAX_PLATFORMS=cpu of the environment applies to the run too: the run is ON THE CPU and requests no GPU; for a GPU, give --accelerator GPU or unset JAX_PLATFORMS\n"
     )
     assert not any(each in done.stdout for each in asks)
     done = place.rosetta(*words, "JAX_PLATFORMS=cpu")
@@ -191,7 +191,7 @@ def test_a_job_for_which_nobody_named_a_card(place: fake_launchers.Place) -> Non
     words = (*ON["slurm"], "t5x-large", "--dry-run")
     (said,) = place.rosetta(*words).stderr.splitlines()
     assert said.startswith(
-        "rosetta: no card is given: the run goes without what presets have for one (env.CUDA_DEVICE_MAX_CONNECTIONS, "
+        "rosetta: no GPU model is named, so the run lacks the settings that presets have for a GPU model (env.CUDA_DEVICE_MAX_CONNECTIONS, "
     )
     assert "precision" in said
     assert place.rosetta(*words, "--accelerator=h100").stderr == ""

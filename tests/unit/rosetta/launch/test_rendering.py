@@ -65,7 +65,7 @@ def of(name: str) -> Rendering:
 def test_golden(name: str) -> None:
     text = (
         of(name)
-        .text()
+        .format_command()
         .replace(str(slurm.SCRIPT), "job.sh")
         .replace(f"--user={os.getuid()}:{os.getgid()}", "--user=UID:GID")
     )
@@ -74,7 +74,7 @@ def test_golden(name: str) -> None:
 
 def test_the_text_is_what_a_shell_would_be_told() -> None:
     found = docker.render_docker(ONE, Options(image="x"), {})
-    words = shlex.split(found.text().replace("\\\n", ""))
+    words = shlex.split(found.format_command().replace("\\\n", ""))
     assert words == [
         *(
             f"{name}={'...' if name == 'WANDB_API_KEY' else value}"
@@ -85,7 +85,7 @@ def test_the_text_is_what_a_shell_would_be_told() -> None:
 
 
 def test_json_has_the_document() -> None:
-    found = of("jobset").shown()
+    found = of("jobset").as_json()
     assert json.loads(json.dumps(found["document"])) == jobset.make_jobset(RUN, JOB)
     assert found["argv"][:2] == ["kubectl", "create"]
     assert found["env"] == {}  # kubectl is none of the run's processes
@@ -94,15 +94,15 @@ def test_json_has_the_document() -> None:
 def test_a_secret_in_a_document_is_hidden_too() -> None:
     found = jobset.render_jobset(replace(RUN, entry=("rosetta", "--x=secret")), JOB)
     assert "x=secret" in found.stdin
-    assert "x=secret" not in found.text() + json.dumps(found.shown())
+    assert "x=secret" not in found.format_command() + json.dumps(found.as_json())
 
 
 def test_on_the_cpu_no_gpu_is_asked_for() -> None:
     run = replace(RUN, env={"JAX_PLATFORMS": "cpu"})
     texts = [
-        docker.render_docker(replace(run, nodes=1), JOB, {}).text(),
+        docker.render_docker(replace(run, nodes=1), JOB, {}).format_command(),
         *(
-            render(run, JOB).text()
+            render(run, JOB).format_command()
             for render in (slurm.render_slurm, slurm.render_apptainer, jobset.render_jobset)
         ),
     ]
