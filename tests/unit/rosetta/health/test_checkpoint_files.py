@@ -119,7 +119,7 @@ def test_metadata_that_is_cut_short(tmp_path: Path, name: str) -> None:
     assert damage.file == str(tmp_path / name)
 
 
-def test_what_is_no_checkpoint(tmp_path: Path) -> None:
+def test_a_missing_and_an_empty_folder_are_damaged(tmp_path: Path) -> None:
     assert find_damage(str(tmp_path / "checkpoint_1")) is not None
     (tmp_path / "checkpoint_1").mkdir()
     assert find_damage(str(tmp_path / "checkpoint_1")) is not None
@@ -127,7 +127,7 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
 
 @WITH_TENSORSTORE
 @pytest.mark.parametrize("write", [_database, _array_folders])
-def test_the_line_names_the_newest_whole_checkpoint(
+def test_the_error_names_the_newest_complete_checkpoint(
     tmp_path: Path, write: Callable[[Path], None]
 ) -> None:
     for name in (
@@ -149,14 +149,14 @@ def test_the_line_names_the_newest_whole_checkpoint(
         f"{checkpoint}/state/d/ab: the file is missing, so checkpoint_00000040 can't be restored"
     )
     assert line.startswith(
-        f"{start}; checkpoint_00000010 is whole; to go on from checkpoint_00000010"
+        f"{start}; checkpoint_00000010 is complete; to resume from checkpoint_00000010"
     )
     assert f"mv {checkpoint} {tmp_path}/damaged_checkpoint_00000040" in line
     assert str(explain_damage(checkpoint, damage, resumes=False)).endswith(
         f"name {tmp_path}/checkpoint_00000010 instead"
     )
     shutil.rmtree(tmp_path / "checkpoint_00000010")
-    assert "no checkpoint before it is whole" in str(
+    assert "no earlier checkpoint is complete" in str(
         explain_damage(checkpoint, damage, resumes=True)
     )
 
