@@ -1,6 +1,7 @@
-"""Start Paxml from a script's settings.
+"""Start Paxml from the settings of a script.
 
-Every check that needs no JAX comes first. Paxml then takes the place of this process.
+`make_commands` does all checks that need no JAX, and returns the command lines of Paxml. `main`
+prints them or executes them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from rosetta.presets.launch_flags import LaunchFlags
     from rosetta.presets.pax_model_options import ModelOptions
 
+# Script -> the name of its log in LOG_DIR.
 LOG_NAMES = {
     "run_pile_singlenode": "pile_output.log",
     "run_lambada_singlenode": "lambada_output.log",
@@ -42,10 +44,10 @@ class _CheckedRun:
     """A run whose settings are checked.
 
     Attributes:
-      settings: of the script.
-      hyper: the hyper-parameters of the experiment that differ from its own, by name.
-      checkpoints: the checkpoints that the run reads: "restore", a path, and "step", the step that
-        an evaluation ends with.
+      settings: The settings of the script.
+      hyper: Hyper-parameter -> the literal that replaces the experiment's own value.
+      checkpoints: The checkpoints that the run reads, see preflight.find_checkpoints: "restore" is
+        a path, and "step" is the step of the newest checkpoint.
     """
 
     settings: Settings
@@ -55,12 +57,8 @@ class _CheckedRun:
     @property
     def saves_checkpoints(self) -> bool:
         """Whether the run trains and writes checkpoints."""
-        settings = self.settings
-        return (
-            settings.script != "run_lambada_singlenode"
-            and not (settings.llama and settings.values["EVAL_ONLY"])
-            and parameter_count.NO_CHECKPOINTS not in settings.words
-        )
+        run = self.settings
+        return not run.evaluates_only and parameter_count.NO_CHECKPOINTS not in run.words
 
     @property
     def folder(self) -> str:
@@ -76,12 +74,12 @@ def make_commands(
     """Return the commands that a script runs in order: training, evaluation, or both.
 
     Args:
-      script: its name without suffix.
-      words: its positional words.
-      environment: the variables.
+      script: The name of the script, without suffix.
+      words: The positional arguments of the script.
+      environment: The environment variables.
 
     Raises:
-      UserError: a setting is wrong, as far as that can be known before JAX starts.
+      UserError: A setting is wrong, as far as that can be known before JAX starts.
     """
     machine = device_selection.detect_machine(environment)
     run = settings.read_settings(script, words, environment, machine.count_devices(environment))
@@ -94,10 +92,10 @@ def make_commands(
     trainer_env = _make_environment(env, run, options, preset)
     trainer_env |= {**data_variables, "JAX_PLATFORMS": machine.platforms}
     run_notes = _check_run(checked)
-    check_notes, refusal = _run_machine_checks(checked, env, machine)
-    lines = (
+    machine_warnings, refusal = _run_machine_checks(checked, env, machine)
+    notes = (
         _describe_run(run),
-        *check_notes,
+        *machine_warnings,
         *map(execution.WarningLine, preset.lines),
         *options.notes,
         *device_notes,
@@ -105,11 +103,9 @@ def make_commands(
         *run_notes,
     )
     return _assemble_commands(
-        _make_command_lines(
-            checked, _make_base_argv(checked, experiment, trainer_env, data_variables)
-        ),
+        _make_command_lines(checked, experiment, trainer_env, data_variables),
         trainer_env,
-        lines,
+        notes,
         refusal,
     )
 
@@ -117,14 +113,21 @@ def make_commands(
 def _assemble_commands(
     command_lines: Sequence[tuple[list[str], Path | None]],
     env: dict[str, str],
-    lines: tuple[str, ...],
+    notes: tuple[str, ...],
     refusal: UserError | None,
 ) -> list[Command]:
-    """Return the commands of a script; its lines and its refusal belong to the first one."""
+    """Return the commands of a script.
+
+    Args:
+      command_lines: The command line and the log of each command.
+      env: The environment of all commands.
+      notes: What to tell the user before the first command starts.
+      refusal: The error that keeps the first command from starting on this machine, or None.
+    """
     commands = []
     for argv, log in command_lines:
-        commands.append(Command(argv, env, log, lines, refusal=refusal))
-        lines, refusal = (), None
+        commands.append(Command(argv, env, log, notes, refusal=refusal))
+        notes, refusal = (), None
     return commands
 
 
@@ -133,7 +136,8 @@ def _choose_options(
 ) -> tuple[ModelOptions, LaunchFlags]:
     """Return the options of the model, and the flags and variables of its preset."""
     gpus, on_cpu = machine.gpus, machine.on_cpu
-    # The options depend on the flags of the preset, and the flags on the options.
+    # The options depend on the flags of the preset, and the flags on the options. So the flags are
+    # selected without options first, and again once the options are known.
     flags = pax_flags.select_pax_flags(run, env, gpus, None, on_cpu=on_cpu).flags
     options = pax_model_options.choose_model_options(run, gpus, flags, on_cpu=on_cpu)
     preset = pax_flags.select_pax_flags(run, env, gpus, options, on_cpu=on_cpu)
@@ -149,7 +153,11 @@ def _find_data(run: Settings) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def _check_run(checked: _CheckedRun) -> tuple[str, ...]:
-    """Check sizes, files and rows, and the last step of a run that resumes; return notes."""
+    """Check sizes, files and rows, and the last step of a run that resumes; return notes.
+
+    Raises:
+      UserError: A check fails.
+    """
     run, hyper = checked.settings, checked.hyper
     preflight.check_sizes(run, hyper)
     preflight.check_files(run, hyper)
@@ -158,14 +166,18 @@ def _check_run(checked: _CheckedRun) -> tuple[str, ...]:
     if checked.saves_checkpoints:
         notes = tuple(preflight.check_last_step(run, hyper, checked.folder))
     if run.llama and "restore" not in checked.checkpoints:
-        notes += ("training starts from nothing: CHECKPOINT_RESTORE_PATH is not set",)
+        notes += ("training starts from random weights: CHECKPOINT_RESTORE_PATH is not set",)
     return notes
 
 
 def _run_machine_checks(
     checked: _CheckedRun, env: Mapping[str, str], machine: Machine
 ) -> tuple[tuple[str, ...], UserError | None]:
-    """Check what a run needs of this machine; return warnings and the first error."""
+    """Check what a run needs of this machine.
+
+    Returns:
+      Warnings, and the first error. The error is not raised, so that a dry run can go on.
+    """
     run = checked.settings
 
     def check_folder() -> tuple[str, ...]:
@@ -191,7 +203,14 @@ def _run_machine_checks(
 def _make_base_argv(
     checked: _CheckedRun, experiment: str, env: Mapping[str, str], data_variables: Mapping[str, str]
 ) -> list[str]:
-    """Return the part of the command line that all commands of a script share."""
+    """Return the part of the command line that all commands of a script share.
+
+    Args:
+      checked: The run.
+      experiment: The experiment, as --fdl_config takes it.
+      env: The environment of Paxml.
+      data_variables: The variables that name the vocabulary and the data.
+    """
     argv = [
         execution.find_python(env),
         "-u",
@@ -205,16 +224,17 @@ def _make_base_argv(
     if _evaluates_while_training(checked.settings, checked.hyper):
         argv.append("--eval_on_test")
     if checked.settings.processes > 1:
-        # No address: JAX finds the coordinator by Slurm's own variables.
+        # No option names the coordinator, because JAX finds it by Slurm's own variables.
         argv.append("--multiprocess_gpu")
     return argv
 
 
 def _evaluates_while_training(run: Settings, hyper: Mapping[str, str]) -> bool:
-    """Return whether a training run needs the option that makes Paxml read evaluation data.
+    """Return whether to add --eval_on_test, with which Paxml evaluates during training.
 
-    Paxml evaluates every `eval_interval_steps` and after the last step, and only with this option.
-    LLaMA's script evaluates by a command of its own.
+    With this option Paxml evaluates every `eval_interval_steps` and after the last step. The option
+    is added if there is evaluation data, the user did not give the option, and the script does not
+    evaluate by a command of its own, as LLaMA's does.
     """
     has_data = bool(run.variables.get("EVAL_DATA")) or hyper.get("EVAL_DATA", "None") != "None"
     is_set_by_user = any(
@@ -224,11 +244,17 @@ def _evaluates_while_training(run: Settings, hyper: Mapping[str, str]) -> bool:
 
 
 def _make_command_lines(
-    checked: _CheckedRun, base_argv: list[str]
+    checked: _CheckedRun, experiment: str, env: Mapping[str, str], data_variables: Mapping[str, str]
 ) -> list[tuple[list[str], Path | None]]:
-    """Return the command lines of a script and the log of each; None: our own output."""
+    """Return the command lines of a script, and the log of each.
+
+    A log of None means that the command writes to the output of this process. The arguments are
+    those of `_make_base_argv`.
+    """
     run, hyper = checked.settings, checked.hyper
-    # An evaluation ends with this checkpoint, and does not wait for the training's next one.
+    base_argv = _make_base_argv(checked, experiment, env, data_variables)
+    # With MAX_STEPS at the newest checkpoint, an evaluation ends there. Otherwise it would wait for
+    # more checkpoints from a training.
     step = checked.checkpoints.get("step")
     eval_values = hyper if step is None else {**hyper, "MAX_STEPS": step}
     if run.script == "run_lambada_singlenode":
@@ -273,24 +299,25 @@ def _make_argv(
     """Return the command line of Paxml.
 
     Args:
-      run: the settings of the script.
-      base_argv: the part that all commands of the script share.
-      folder: where Paxml writes.
+      run: The settings of the script.
+      base_argv: The part that all commands of the script share.
+      folder: The folder that Paxml writes to.
       mode: "train" or "eval".
-      hyper: the hyper-parameters.
-      *options: more options of Paxml.
+      hyper: The hyper-parameters by name, as --fdl takes them.
+      *options: More options of Paxml.
     """
     argv = [*base_argv, f"--job_log_dir={folder}", f"--mode={mode}", "--alsologtostderr", *options]
     argv += [f"--fdl.{name}={value}" for name, value in hyper.items()]
     argv += run.words
     if not run.values["WITH_NSYS"]:
         return argv
-    report = (
-        f"{folder}/nsys_{run.variables.get('SLURM_JOB_ID') or os.getpid()}_"
-        f"{run.variables.get('SLURM_PROCID', '0')}"
+    job = run.variables.get("SLURM_JOB_ID") or os.getpid()
+    rank = run.variables.get("SLURM_PROCID", "0")
+    # With PROFILE_STEPS, the training itself marks the steps that nsys records.
+    marks_steps = bool(run.variables.get("PROFILE_STEPS")) and mode == "train"
+    return nsight_systems.make_profile_command(
+        argv, f"{folder}/nsys_{job}_{rank}", marked=marks_steps
     )
-    is_marked = bool(run.variables.get("PROFILE_STEPS")) and mode == "train"
-    return nsight_systems.make_profile_command(argv, report, marked=is_marked)
 
 
 def _choose_llama_folder(run: Settings, hyper: Mapping[str, str]) -> str:
@@ -306,10 +333,10 @@ def _choose_llama_folder(run: Settings, hyper: Mapping[str, str]) -> str:
 
 
 def _choose_log(run: Settings, name: str) -> Path | None:
-    """Return the file for a command's output; None: our own output.
+    """Return the file for a command's output, or None for the output of this process.
 
-    There is no file if LOG_DIR is in an object store, or if Slurm keeps the logs of several
-    processes.
+    There is no file if LOG_DIR is in an object store, or if the run has several processes, whose
+    output Slurm keeps.
     """
     return None if is_address(run.log_dir) or run.processes > 1 else Path(run.log_dir, name)
 
@@ -323,10 +350,10 @@ def _describe_run(run: Settings) -> str:
 def _select_devices(
     run: Settings, machine: Machine, environment: Mapping[str, str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the environment in which each process has its devices, and notes.
+    """Return the environment that gives each process its devices, and notes.
 
     Raises:
-      UserError: the machine does not have so many devices.
+      UserError: The machine has fewer devices than NUM_GPUS says.
     """
     gpus, on_cpu = machine.gpus, machine.on_cpu
     if run.processes == 1:
@@ -339,16 +366,16 @@ def _select_devices(
             raise UserError(
                 f"XLA_FLAGS makes {available} CPU device(s) in each process",
                 f"NUM_GPUS={run.gpus_per_process}",
-                "make both the same",
+                "set NUM_GPUS to that number, or change XLA_FLAGS",
                 kind=CONFLICT,
                 value=available,
             )
         return dict(environment), ()
     if len(gpus) < run.gpus_per_process:
         raise UserError(
-            f"{len(gpus)} GPU(s) are visible",
+            f"only {len(gpus)} GPU(s) are visible",
             f"NUM_GPUS={run.gpus_per_process}",
-            f"give at most {len(gpus)}",
+            f"set NUM_GPUS to at most {len(gpus)}",
             kind=CONFLICT,
             value=len(gpus),
         )
@@ -365,14 +392,17 @@ def _make_environment(
     variables.pop("BASE_XLA_FLAGS", None)
     return {
         **variables,
-        **_compilation_cache_variables(variables, run),
+        **_choose_compilation_cache_variables(variables, run),
         **options.env,
         "XLA_FLAGS": xla_flags.join_flags(preset.flags),
     }
 
 
-def _compilation_cache_variables(env: Mapping[str, str], run: Settings) -> dict[str, str]:
-    """Return the variables for JAX's compilation cache; none if this JAX cannot read it again."""
+def _choose_compilation_cache_variables(env: Mapping[str, str], run: Settings) -> dict[str, str]:
+    """Return the variables for JAX's compilation cache.
+
+    There are none if programs that this version of JAX reads from its cache may crash.
+    """
     try:
         if not cache_works(version("jax")):
             return {}
@@ -382,10 +412,10 @@ def _compilation_cache_variables(env: Mapping[str, str], run: Settings) -> dict[
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a script, see rosetta.launch.scripts.
+    """Run a script, and return the exit status; see rosetta.launch.scripts.run_script.
 
     Args:
-      argv: the script's name and its words.
+      argv: The name of the script, without suffix, and the words of its command line.
     """
     script, *words = argv
     return scripts.run_script(

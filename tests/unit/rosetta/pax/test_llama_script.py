@@ -56,7 +56,7 @@ class TestLlama:
         assert (ran.rc, len(ran.programs)) == (5, 1)
         assert (
             ran.said[-1]
-            == "rosetta: training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"
+            == "rosetta: training starts from random weights: CHECKPOINT_RESTORE_PATH is not set"
         )
 
     def test_lora(self, place: Place) -> None:
