@@ -1,7 +1,10 @@
-"""The commands `rosetta data` and `rosetta vocab`: check, show and tokenise training data.
+"""The commands `rosetta data` and `rosetta vocab`.
 
-`vocab` also trains a vocabulary on such data. A source is a place with data, written KIND:VALUE
-such as text:FILES. A part is a source and its rate in a mixture.
+`rosetta data` checks, shows and tokenises training data. `rosetta vocab` shows a vocabulary, or
+trains one on such data.
+
+The argument SPEC names the data. It is one source, written KIND:VALUE such as text:FILES, or a
+mixture of sources. A part of a mixture is a source and its rate.
 """
 
 from __future__ import annotations
@@ -20,53 +23,60 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rosetta.data.bad_records import BadRecordSummary
+    from rosetta.data.data_spec import Spec
     from rosetta.data.token_cache import CacheRecipe
 
 _PROGRESS_PERIOD = 0.2  # seconds between counts on a terminal
 _EXTRA_IDS = (
     "sentinels to add (default: 100; none for bytes, and none if the vocabulary has sentinels)"
 )
+_KINDS_WITHOUT_TEXT = ("synthetic", "cache", "task")
 _parse_count = option_types.make_whole_number_type(minimum=0)
 
 
 def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
-    """Add the two commands to the top parser's subcommands."""
+    """Add the two commands to the top parser's subcommands.
+
+    Args:
+        commands: The subcommands of the top parser.
+        common: A parser with the options of all commands.
+    """
     data = commands.add_parser("data", parents=[common])
     actions = data.add_subparsers(dest="action", metavar="ACTION")
-    sources = "; ".join(f"{kind}: {what}" for kind, what in data_spec.KINDS.items())
-    about = f'the data, as one of these kinds, or a mixture {{"SPEC": RATE, ...}}. {sources}'
-    for name, text, more in (
-        (
-            "check",
-            "check whether a run can use this data, and count records and tokens",
-            "The command reads every record.",
-        ),
-        ("show", "print rows as the model gets them, and the hash of the batch", ""),
-        (
-            "cache",
-            "tokenise the data once, for many runs",
-            "If you stop the command and start it again, it continues where it stopped.",
-        ),
-    ):
-        action = actions.add_parser(name, help=text, description=more)
-        _add_data_options(action, about)
-        if name == "cache":
-            _add_cache_options(action)
-        else:
-            _add_row_options(action)
-        if name == "check":
-            _add_check_options(action)
-        if name == "show":
-            _add_show_options(action)
+    check = actions.add_parser(
+        "check",
+        help="check whether a run can use this data, and count records and tokens",
+        description="The command reads every record.",
+    )
+    _add_data_options(check)
+    _add_row_options(check)
+    _add_check_options(check)
+    show = actions.add_parser(
+        "show",
+        help="print rows as the model gets them, and the hash of the batch",
+        description="",
+    )
+    _add_data_options(show)
+    _add_row_options(show)
+    _add_show_options(show)
+    cache = actions.add_parser(
+        "cache",
+        help="tokenise the data once, for many runs",
+        description="If you stop the command and start it again, it continues where it stopped.",
+    )
+    _add_data_options(cache)
+    _add_cache_options(cache)
     vocab = commands.add_parser("vocab", parents=[common])
     actions = vocab.add_subparsers(dest="action", metavar="ACTION")
-    _add_train_parser(actions)
-    _add_vocabulary_parser(actions)
+    _add_train_vocabulary_parser(actions)
+    _add_show_vocabulary_parser(actions)
 
 
-def _add_data_options(action: argparse.ArgumentParser, about: str) -> None:
-    """Add the options that say what the data is; `about` describes the kinds of data."""
-    action.add_argument("data", metavar="SPEC", help=about.replace("%", "%%"))
+def _add_data_options(action: argparse.ArgumentParser) -> None:
+    """Add SPEC and the options that say how the data is read."""
+    kinds = "; ".join(f"{kind}: {meaning}" for kind, meaning in data_spec.KINDS.items())
+    description = f'the data, as one of these kinds, or a mixture {{"SPEC": RATE, ...}}. {kinds}'
+    action.add_argument("data", metavar="SPEC", help=description.replace("%", "%%"))
     action.add_argument(
         "--vocab", default="byte", help="a SentencePiece model, or byte (default: byte)"
     )
@@ -135,7 +145,7 @@ def _add_show_options(action: argparse.ArgumentParser) -> None:
     action.add_argument("--pack", action="store_true", help="put several examples into one row")
 
 
-def _add_train_parser(actions: Any) -> None:
+def _add_train_vocabulary_parser(actions: Any) -> None:
     """Add `rosetta vocab train`."""
     train = actions.add_parser(
         "train",
@@ -166,18 +176,18 @@ def _add_train_parser(actions: Any) -> None:
         "--coverage",
         type=option_types.parse_positive_number,
         default=0.9995,
-        help="the share of letters that get an id of their own (default: 0.9995)",
+        help="the share of the text whose characters get their own ids (default: 0.9995)",
     )
     train.add_argument(
         "--no-byte-fallback",
         action="store_true",
-        help="make letters without an id unknown, as T5's own vocabulary does",
+        help="encode characters without an id as unknown, as T5's own vocabulary does",
     )
     train.add_argument(
         "--limit",
         type=_parse_count,
         default=10_000_000,
-        help="pieces of documents to learn from (default: 10 million)",
+        help="the largest number of pieces of documents to learn from (default: 10 million)",
     )
     train.add_argument(
         "--field",
@@ -186,7 +196,7 @@ def _add_train_parser(actions: Any) -> None:
     )
 
 
-def _add_vocabulary_parser(actions: Any) -> None:
+def _add_show_vocabulary_parser(actions: Any) -> None:
     """Add `rosetta vocab show`."""
     show = actions.add_parser("show", help="show sizes, sentinels and fingerprint of a vocabulary")
     show.add_argument("vocab", help="a SentencePiece model, or byte")
@@ -196,7 +206,7 @@ def _add_vocabulary_parser(actions: Any) -> None:
 
 def _check_data(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta data check`."""
-    from rosetta.data import bad_records, source_counts, task_records, tfds
+    from rosetta.data import bad_records, tfds
 
     data_checks.check_data(
         data=args.data,
@@ -210,39 +220,73 @@ def _check_data(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         from_variables=False,
     )
     sources = [part.spec for part in data_spec.parse_parts(args.data)]
-    tfds_copies = {
+    prepared_sets = {
         str(source): tfds.check(source, args.split) for source in sources if source.kind == "tfds"
     }
     lines = [
-        f"{name}: {copy['files']} files, {copy['bytes']:,} bytes, {copy['examples']:,} examples"
-        for name, copy in tfds_copies.items()
+        f"{name}: {facts['files']} files, {facts['bytes']:,} bytes, {facts['examples']:,} examples"
+        for name, facts in prepared_sets.items()
     ]
     data = data_spec.describe_data(args.data)
     if args.head:
-        for source in sources:
-            if source.kind not in ("synthetic", "cache", "task"):
-                task_records.check_first_record(source, args.objective, args.field, args.split)
-        lines.append(f"{data}: usable for {args.objective}, by its first record")
-        return {"ok": True, "data": data, "copies": tfds_copies}, "\n".join(lines)
+        _check_first_records(sources, args)
+        lines.append(f"{data}: usable for {args.objective}, judging by the first records")
+        return {"ok": True, "data": data, "copies": prepared_sets}, "\n".join(lines)
     bad = bad_records.BadRecordSummary()
-    vocabulary = _load_vocabulary(args)
-    counts: dict[str, dict[str, int]] = {}
-    for source in sources:
-        count = source_counts.count_source(
-            source, args.objective, args.field, args.split, vocabulary, bad, _make_progress_report()
-        )
-        if count:
-            counts[str(source)] = count
-            lines.append(f"{source}: {count['records']:,} records, {count['tokens']:,} tokens")
+    counts = _count_sources(sources, args, bad)
+    for name, count in counts.items():
+        lines.append(f"{name}: {count['records']:,} records, {count['tokens']:,} tokens")
     lines += _describe_usability(data, args.objective, bad)
     result = {
         "ok": not bad.total or bad_records.read_policy() == "skip",
         "data": data,
-        "copies": tfds_copies,
+        "copies": prepared_sets,
         "counts": counts,
         "bad": {"total": bad.total, "kinds": bad.kinds, "first": bad.lines},
     }
     return result, "\n".join(lines)
+
+
+def _check_first_records(sources: list[Spec], args: argparse.Namespace) -> None:
+    """Check the first record of each source that has records.
+
+    Raises:
+        UserError: A run cannot use the record.
+    """
+    from rosetta.data import task_records
+
+    for source in sources:
+        if source.kind not in _KINDS_WITHOUT_TEXT:
+            task_records.check_first_record(source, args.objective, args.field, args.split)
+
+
+def _count_sources(
+    sources: list[Spec], args: argparse.Namespace, bad: BadRecordSummary
+) -> dict[str, dict[str, int]]:
+    """Return source -> its records and tokens, for the sources that can be counted.
+
+    Args:
+        sources: The sources.
+        args: The arguments of the command.
+        bad: Collects the records that cannot be used.
+    """
+    from rosetta.data import source_counts
+
+    vocabulary = _load_vocabulary(args)
+    counts = {}
+    for source in sources:
+        count = source_counts.count_source(
+            source,
+            objective=args.objective,
+            field=args.field,
+            split=args.split,
+            vocabulary=vocabulary,
+            handle=bad,
+            report=_make_progress_report(),
+        )
+        if count:
+            counts[str(source)] = count
+    return counts
 
 
 def _load_vocabulary(args: argparse.Namespace) -> Any:
@@ -274,14 +318,17 @@ def _describe_usability(data: str, objective: str, bad: BadRecordSummary) -> lis
 
 
 def _make_progress_report() -> Callable[[int, int], None]:
-    """Return a function that shows counts of records and tokens on a terminal from time to time."""
+    """Return a function that shows the numbers of records and tokens on a terminal.
+
+    The function shows them only if _PROGRESS_PERIOD has passed since it last did.
+    """
     shown_at = time.monotonic()
 
-    def report(documents: int, tokens: int) -> None:
+    def report(records: int, tokens: int) -> None:
         nonlocal shown_at
         if time.monotonic() - shown_at > _PROGRESS_PERIOD:
             shown_at = time.monotonic()
-            log.show_count(f"{documents:,} records, {tokens:,} tokens")
+            log.show_count(f"{records:,} records, {tokens:,} tokens")
 
     return report
 
@@ -293,12 +340,12 @@ def _show_batch(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     data_checks.check_lengths({"inputs": args.inputs, "targets": args.targets})
     vocabulary = _load_vocabulary(args)
     recipe = pipeline.Recipe(
-        data_spec.describe_data(args.data),
-        args.objective,
-        vocabulary.name,
-        vocabulary.extra_ids,
-        args.inputs if args.objective != "lm" else 0,
-        args.targets,
+        data=data_spec.describe_data(args.data),
+        objective=args.objective,
+        vocab=vocabulary.name,
+        extra_ids=vocabulary.extra_ids,
+        inputs=args.inputs if args.objective != "lm" else 0,
+        targets=args.targets,
         seed=args.seed,
         split=args.split,
         pack=args.pack,
@@ -307,9 +354,9 @@ def _show_batch(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     )
     batches = pipeline.Batches(recipe, args.batch)
     batch = batches.make_batch(args.step)
-    # The rows of lm have no inputs.
     names = {"encoder_input_tokens": "inputs", "decoder_target_tokens": "targets"}
-    names = {feature: name for feature, name in names.items() if batch[feature].size}
+    if not batch["encoder_input_tokens"].size:  # lm has no inputs
+        del names["encoder_input_tokens"]
     rows, lines = [], []
     for number in range(args.batch):
         row = {feature: _decode_row(vocabulary, batch[feature][number]) for feature in names}
@@ -338,21 +385,21 @@ def _decode_row(vocabulary: Any, row: Any) -> Any:
     return vocabulary.decode([token for token in ids if token != vocabulary.eos])
 
 
-# The vocabulary of a worker process.
-_encoder: Any = None
+# The vocabulary of a worker process, set by _start_worker.
+_worker_vocabulary: Any = None
 
 
 def _start_worker(name: str, extra_ids: int) -> None:
     """Load the vocabulary in a worker process."""
     from rosetta.data import vocabularies
 
-    global _encoder  # noqa: PLW0603 (one vocabulary a worker process)
-    _encoder = vocabularies.Vocabulary(name, extra_ids)
+    global _worker_vocabulary  # noqa: PLW0603 (a worker process has one vocabulary)
+    _worker_vocabulary = vocabularies.Vocabulary(name, extra_ids)
 
 
 def _encode_texts(texts: list[str]) -> Any:
     """Return the ids of texts, in a worker process."""
-    return _encoder.encode(texts)
+    return _worker_vocabulary.encode(texts)
 
 
 def _encode_ahead(batches: Iterator[list[str]], vocabulary: Any, jobs: int) -> Iterator[Any]:
@@ -361,7 +408,8 @@ def _encode_ahead(batches: Iterator[list[str]], vocabulary: Any, jobs: int) -> I
     Args:
       batches: The batches.
       vocabulary: The vocabulary.
-      jobs: Worker processes. With several, a bounded number of batches is encoded ahead.
+      jobs: The number of worker processes. With more than one, up to four batches for each process
+        are read ahead.
     """
     import collections
     import concurrent.futures
@@ -389,7 +437,7 @@ def _cache_tokens(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
     from rosetta.data import task_records, token_cache
 
-    source = _parse_cached_source(args.data)
+    source = _parse_cache_source(args.data)
     vocabulary = _load_cache_vocabulary(args)
     recipe = _make_cache_recipe(args, source, vocabulary)
     jobs = args.jobs or len(os.sched_getaffinity(0))
@@ -417,8 +465,8 @@ def _cache_tokens(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     return {"folder": folder, "seconds": round(seconds, 1), **meta}, text
 
 
-def _parse_cached_source(data: str) -> Any:
-    """Return the one source of data that can be tokenised.
+def _parse_cache_source(data: str) -> Any:
+    """Return the source to tokenise.
 
     Raises:
       UserError: The data is a mixture, or has no text.
@@ -433,7 +481,7 @@ def _parse_cached_source(data: str) -> Any:
             value=len(parts),
         )
     source = parts[0].spec
-    if source.kind in ("synthetic", "cache", "task"):
+    if source.kind in _KINDS_WITHOUT_TEXT:
         raise UserError(
             f"data of the kind {source.kind!r} has no text to tokenise",
             f"DATA={source}",
@@ -445,7 +493,14 @@ def _parse_cached_source(data: str) -> Any:
 
 
 def _load_cache_vocabulary(args: argparse.Namespace) -> Any:
-    """Return the vocabulary of a cache; an existing cache says which one it has."""
+    """Return the vocabulary of the command line for a cache.
+
+    Without --extra-ids, the number of sentinels is that of an unfinished cache in the folder, so
+    that the command can continue there.
+
+    Raises:
+      UserError: The vocabulary is not valid, or cannot tokenise text.
+    """
     from rosetta.data import token_cache, vocabularies
 
     vocabulary = vocabularies.load_vocabulary(
@@ -466,7 +521,7 @@ def _load_cache_vocabulary(args: argparse.Namespace) -> Any:
 
 
 def _make_cache_recipe(args: argparse.Namespace, source: Any, vocabulary: Any) -> CacheRecipe:
-    """Return what the tokens of a cache depend on."""
+    """Return the recipe of a cache: all that its tokens depend on."""
     from rosetta.data import tfds, token_cache
 
     paths = None
@@ -476,13 +531,13 @@ def _make_cache_recipe(args: argparse.Namespace, source: Any, vocabulary: Any) -
         paths = data_spec.find_files(source)
     limit = f":{args.limit}" if args.limit is not None else ""
     return token_cache.CacheRecipe(
-        f"{source}@{args.split}:{args.field}{limit}",
-        vocabulary.fingerprint(),
-        "byte" if vocabulary.name == "byte" else os.path.basename(vocabulary.name),
-        vocabulary.size,
-        args.objective == "lm",
-        args.objective if args.objective in data_spec.PAIR_OBJECTIVES else "",
-        token_cache.fingerprint_files(paths) if paths else "",
+        source=f"{source}@{args.split}:{args.field}{limit}",
+        vocabulary=vocabulary.fingerprint(),
+        vocabulary_name=os.path.basename(vocabulary.name),
+        vocab_size=vocabulary.size,
+        document_ends=args.objective == "lm",
+        pairs=args.objective if args.objective in data_spec.PAIR_OBJECTIVES else "",
+        files=token_cache.fingerprint_files(paths) if paths else "",
     )
 
 
@@ -527,7 +582,7 @@ def _train_vocabulary(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.data import bad_records, json_lines, vocabulary_training
 
     json_lines.set_field_option("--field")
-    trained = vocabulary_training.train_vocabulary(
+    vocabulary = vocabulary_training.train_vocabulary(
         data_spec.parse_parts(args.data),
         args.out,
         size=args.size,
@@ -540,14 +595,14 @@ def _train_vocabulary(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     )
     bad_records.report_skipped()
     text = (
-        f"{args.out}: {trained.size} ids, {trained.sentinel_count} of them sentinels; use it with "
-        f"VOCAB={trained.name}, in Pax with VOCAB_PATH={trained.name}"
+        f"{args.out}: {vocabulary.size} ids, {vocabulary.sentinel_count} of them sentinels; use it "
+        f"with VOCAB={vocabulary.name}, in Pax with VOCAB_PATH={vocabulary.name}"
     )
     result = {
-        "file": trained.name,
-        "size": trained.size,
-        "sentinels": trained.sentinel_count,
-        "fingerprint": trained.fingerprint(),
+        "file": vocabulary.name,
+        "size": vocabulary.size,
+        "sentinels": vocabulary.sentinel_count,
+        "fingerprint": vocabulary.fingerprint(),
     }
     return result, text
 
