@@ -206,7 +206,7 @@ def _make_template_values(args: argparse.Namespace) -> dict[str, str]:
     family = args.family or ("mt5" if args.checkpoint else "t5_1_1")
     _check_names(args, family)
     vocabulary = vocabularies.load_vocabulary(args.vocab)
-    rows = vocabularies.pad_size(vocabulary.size)
+    rows = vocabularies.round_up_vocab_size(vocabulary.size)
     family_rows = read_vocab_size(family)
     if not vocabulary.sentinel_count:
         raise UserError(

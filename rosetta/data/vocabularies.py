@@ -1,7 +1,9 @@
-"""Vocabularies: text to ids with SentencePiece or bytes, without TensorFlow.
+"""Vocabularies, which convert text to ids with SentencePiece or bytes, without TensorFlow.
 
-All programs that read data, size a model or decode its output use them. A sentinel is an id that
-stands for a masked span in span corruption. T5 calls the sentinels <extra_id_0>, <extra_id_1>, …
+All programs that read data, size a model or decode its output use a `Vocabulary`. A sentinel is an
+id that stands for a masked span in span corruption. T5 calls the sentinels <extra_id_0>,
+<extra_id_1>, … Sentinels are part of the model file, or rosetta adds them above its ids. The
+number of added sentinels is EXTRA_IDS in the variables, and `extra_ids` in this module.
 """
 
 from __future__ import annotations
@@ -28,16 +30,17 @@ if TYPE_CHECKING:
 
 PAD, EOS, UNK = 0, 1, 2
 # Byte b is id b + 3, after padding, end token and unknown token (Xue et al., "ByT5", 2022).
-BYTE_SPECIALS = 3
-# The number of sentinels in T5's vocabulary. They are its highest ids, downwards (Raffel et al.,
-# 2020).
+BYTE_OFFSET = 3
+# The number of sentinels in T5's vocabulary. <extra_id_0> is its highest id, <extra_id_1> the next
+# one below, and so on (Raffel et al., 2020).
 EXTRA_IDS = 100
-# The highest number of added sentinels that is tried to match a fingerprint.
-MAX_EXTRA_IDS = 1024
-# A sentinel as a piece of a SentencePiece model, with the word mark as T5 spells it, or without.
-SENTINEL = re.compile("\u2581?<extra_id_([0-9]{1,6})>")
+# `_match_fingerprint` tries numbers of added sentinels up to this one. `Vocabulary` has no limit.
+MAX_MATCHED_EXTRA_IDS = 1024
+# A piece of a SentencePiece model that is a sentinel. U+2581 marks the beginning of a word; T5's
+# sentinels have it, those of other models may not.
+SENTINEL_PIECE = re.compile("\u2581?<extra_id_([0-9]{1,6})>")
 USER_DEFINED = 4  # SentencePiece's type of a piece that always stands for itself
-_MIN_IDS = 4
+_MIN_IDS = 4  # PAD, EOS, UNK and one more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,17 +52,22 @@ class Vocabulary:
 
     Attributes:
         name: "byte", "ids:SIZE" (ids without text) or the path of a SentencePiece model.
-        extra_ids: The number of sentinels added above the ids of the model file.
+        extra_ids: The number of sentinels added above the `base_size` ids.
     """
 
     name: str
     extra_ids: int = EXTRA_IDS
 
     @property
+    def _shares_byte_ids(self) -> bool:
+        """Whether the ids of the last 100 bytes are also the sentinels, as in public ByT5."""
+        return self.name == "byte" and not self.extra_ids
+
+    @property
     def base_size(self) -> int:
-        """The number of ids of the model file, with its own sentinels."""
+        """The number of ids without added sentinels; a model file's own sentinels are counted."""
         if self.name == "byte":
-            return BYTE_SPECIALS + 256
+            return BYTE_OFFSET + 256
         if self.name.startswith("ids:"):
             return int(self.name[4:])
         return int(_load_model(self.name, self.extra_ids).GetPieceSize()) - self.extra_ids
@@ -78,13 +86,14 @@ class Vocabulary:
     def numbered_sentinels(self) -> dict[int, int]:
         """The id of each sentinel <extra_id_N> by N.
 
-        Added sentinels are the highest ids, downwards. Without added ones, the pieces
-        `<extra_id_N>` of a SentencePiece model are the sentinels. The byte vocabulary without added
-        sentinels shares its last 100 ids with them, as the public ByT5 checkpoints do.
+        Added sentinels have the highest ids, and <extra_id_0> the highest of all. Without added
+        sentinels, the pieces `<extra_id_N>` of a SentencePiece model are the sentinels. In the byte
+        vocabulary without added sentinels, the last 100 byte ids are the sentinels too, as in the
+        public ByT5 checkpoints.
         """
         if self.extra_ids or self.name == "byte":
             return {number: self.size - 1 - number for number in range(self.extra_ids or EXTRA_IDS)}
-        return {} if self.name.startswith("ids:") else find_own_sentinels(self.name)
+        return find_own_sentinels(self.name) if _is_model_file(self.name) else {}
 
     @property
     def sentinel_count(self) -> int:
@@ -93,19 +102,20 @@ class Vocabulary:
 
     @property
     def text_size(self) -> int:
-        """The number of ids below the block of sentinels at the top.
+        """The number of ids without the sentinels, if these are the highest ids.
 
-        It is the number of all ids if the sentinels share ids with bytes or are elsewhere.
+        Otherwise, and if the sentinels share their ids with bytes, it is the number of all ids.
         """
-        shares_ids = self.name == "byte" and not self.extra_ids
         count = self.sentinel_count
-        are_at_top = self.sentinel_ids == tuple(range(self.size - 1, self.size - 1 - count, -1))
-        return self.size - count if are_at_top and not shares_ids else self.size
+        highest_ids = tuple(range(self.size - 1, self.size - 1 - count, -1))
+        if self._shares_byte_ids or self.sentinel_ids != highest_ids:
+            return self.size
+        return self.size - count
 
     @property
     def eos(self) -> int:
         """The id of the end token: 1 as in T5, or what the model file says (LLaMA: 2)."""
-        if self.name == "byte" or self.name.startswith("ids:"):
+        if not _is_model_file(self.name):
             return EOS
         return int(_load_model(self.name, self.extra_ids).eos_id())
 
@@ -117,7 +127,7 @@ class Vocabulary:
         """
         if self.name == "byte":
             return [
-                np.frombuffer(text.encode(), np.uint8).astype(np.int32) + BYTE_SPECIALS
+                np.frombuffer(text.encode(), np.uint8).astype(np.int32) + BYTE_OFFSET
                 for text in texts
             ]
         if self.name.startswith("ids:"):
@@ -133,14 +143,14 @@ class Vocabulary:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids up to the first end token, with sentinels as <extra_id_N>.
 
-        If the sentinels share ids with bytes, a byte that is not valid UTF-8 at its place is read
-        as a sentinel.
+        If the sentinels share their ids with bytes, a byte is decoded as a sentinel only where it
+        makes the text invalid UTF-8.
         """
         numbers = [int(number) for number in ids]
         if self.eos in numbers:
             numbers = numbers[: numbers.index(self.eos)]
-        if self.name == "byte" and not self.extra_ids:
-            return _decode_shared_bytes(numbers)
+        if self._shares_byte_ids:
+            return _decode_bytes_and_sentinels(numbers)
         sentinel_names = {
             sentinel: f"<extra_id_{number}>" for number, sentinel in self.numbered_sentinels.items()
         }
@@ -166,7 +176,7 @@ class Vocabulary:
         return str(_load_model(self.name, self.extra_ids).DecodeIds(known_ids))
 
     def fingerprint(self) -> str:
-        """Return 16 hex digits that change with anything that changes an id."""
+        """Return 16 hex digits that differ if two vocabularies give any token different ids."""
         identity = _read_identity(self.name) + f"+{self.extra_ids}".encode()
         return hashlib.sha256(identity).hexdigest()[:16]
 
@@ -180,14 +190,16 @@ def load_vocabulary(
         name: "byte", "ids:SIZE", or a SentencePiece model file.
         extra_ids: The number of sentinels to add. None for the usual number: none for bytes and for
             a model file that has its own <extra_id_N> pieces, else 100.
-        causal: Whether a causal language model reads it. Then any SentencePiece model will do that
-            has an end token and no text under id 0, the padding.
+        causal: Whether a causal language model uses the vocabulary. Such a model needs an end token
+            and an id 0 that is not text, but not T5's special ids.
         recorded: The fingerprint of the vocabulary that a run began with or a cache was made with.
-            If `extra_ids` is None, the number of sentinels is chosen to match it.
+            If `extra_ids` is None, the number of sentinels that gives this fingerprint is added; if
+            none does, the usual number.
 
     Raises:
-        UserError: There is no such file, the file is not a SentencePiece model with T5's special
-            ids, or the number of sentinels does not fit.
+        UserError: The file does not exist, is not a SentencePiece model, or does not have the
+            special ids that the model needs; `extra_ids` is negative, or sentinels would be added
+            to a model file that has its own.
     """
     if extra_ids is not None and extra_ids < 0:
         raise UserError(
@@ -228,7 +240,7 @@ def load_vocabulary(
 
 
 def _check_model_file(path: str) -> None:
-    """Raise UserError if a path is not that of a local file."""
+    """Raise UserError unless a path is that of a file on this machine."""
     path_checks.check_is_local(path, f"VOCAB={path}")
     if os.path.isdir(path):
         models = sorted(name for name in os.listdir(path) if name.endswith(".model"))
@@ -253,10 +265,10 @@ def _check_special_ids(path: str, *, causal: bool) -> None:
     if causal:
         if model.eos_id() < 0 or not (model.IsControl(PAD) or model.IsUnknown(PAD)):
             raise UserError(
-                f"the pad, end and unknown ids are {special_ids}, but an end token is needed, and "
-                "an id 0 that is not text",
+                f"the pad, end and unknown ids are {special_ids}, but a language model needs an "
+                "end token, and an id 0 that is not text",
                 path,
-                "train it with rosetta vocab train, or with --eos_id=1 --pad_id=0",
+                "train it with rosetta vocab train, or with spm_train --pad_id=0 --eos_id=1",
                 kind=INVALID,
                 value=special_ids,
             )
@@ -264,16 +276,16 @@ def _check_special_ids(path: str, *, causal: bool) -> None:
         raise UserError(
             f"the pad, end and unknown ids are {special_ids}, not (0, 1, 2)",
             path,
-            "train it with rosetta vocab train, or with --pad_id=0 --eos_id=1 --unk_id=2",
+            "train it with rosetta vocab train, or with spm_train --pad_id=0 --eos_id=1 --unk_id=2",
             kind=INVALID,
             value=special_ids,
         )
 
 
-def pad_size(size: int) -> int:
-    """Return the rows of an embedding for this many ids: the next multiple of 128.
+def round_up_vocab_size(size: int) -> int:
+    """Return the vocab_size of a model for this many ids: the next multiple of 128.
 
-    Then the matrix product of the output layer and its shards are aligned.
+    With such a size, the output layer's matrix product and the shards of it are aligned.
     """
     return -(-size // 128) * 128
 
@@ -290,8 +302,8 @@ def check_model_size(vocabulary: Vocabulary, vocab_size: int) -> None:
     """
     if vocabulary.size > vocab_size:
         remedy = (
-            f"set network.T5Config.vocab_size to {pad_size(vocabulary.size)}, or name the model's "
-            "own vocabulary"
+            f"set network.T5Config.vocab_size to {round_up_vocab_size(vocabulary.size)}, or name "
+            "the model's own vocabulary"
         )
         if vocabulary.extra_ids:
             remedy = f"lower EXTRA_IDS, {remedy}"
@@ -320,7 +332,7 @@ def check_sentinel_count(vocabulary: Vocabulary, needed: int) -> None:
             f"span corruption needs {needed} sentinels at these lengths, but the vocabulary has "
             f"{vocabulary.sentinel_count}",
             vocabulary.name,
-            "raise EXTRA_IDS or mean_noise_span_length (bytes: 20), or shorten the inputs",
+            "raise EXTRA_IDS, raise mean_noise_span_length (ByT5 uses 20), or shorten the inputs",
             kind=TOO_BIG,
             value=needed,
         )
@@ -329,20 +341,17 @@ def check_sentinel_count(vocabulary: Vocabulary, needed: int) -> None:
 def make_sentinel_piece(number: int) -> bytes:
     """Return the piece `<extra_id_N>`, to append to a serialised SentencePiece model.
 
-    The piece has a word mark, as T5 spells it. Protocol buffers are joined by concatenation, and
-    ModelProto.pieces is field 1: {piece = 1, score = 2, type = 3} (sentencepiece_model.proto).
+    The text begins with the mark of a word, as in T5. Appending a serialised field to a protocol
+    buffer adds the field to the message. ModelProto.pieces is field 1, and a piece is
+    {piece = 1, score = 2, type = 3} (sentencepiece_model.proto).
     """
-    name = f"\u2581<extra_id_{number}>".encode()
-    piece = (
-        b"\x0a"
-        + bytes([len(name)])
-        + name
-        + b"\x15"
-        + struct.pack("<f", 0.0)
-        + b"\x18"
-        + bytes([USER_DEFINED])
-    )
-    return b"\x0a" + bytes([len(piece)]) + piece
+    text = f"\u2581<extra_id_{number}>".encode()
+    # The first byte of a field is 8 * its number + its wire type: 0 varint, 2 length, 5 four bytes.
+    piece_field = bytes([0x0A, len(text)]) + text
+    score_field = b"\x15" + struct.pack("<f", 0.0)
+    type_field = bytes([0x18, USER_DEFINED])
+    piece = piece_field + score_field + type_field
+    return bytes([0x0A, len(piece)]) + piece
 
 
 def make_sentinel_pieces(count: int) -> bytes:
@@ -357,25 +366,25 @@ def make_sentinel_pieces(count: int) -> bytes:
 def find_own_sentinels(path: str) -> dict[int, int]:
     """Return the id of each piece `<extra_id_N>` of a SentencePiece model by N, in ascending order.
 
-    Sentinels are recognised by their text alone, whatever their type and place. If two pieces have
-    the same N, the higher id is taken.
+    Only the text of a piece counts, not its type or its place in the model. If two pieces have the
+    same N, the higher id is returned.
     """
     model = _load_model(path)
     sentinels: dict[int, int] = {}
     for index, piece in enumerate(model.IdToPiece(list(range(model.GetPieceSize())))):
-        match = SENTINEL.fullmatch(piece)
+        match = SENTINEL_PIECE.fullmatch(piece)
         if match:
             sentinels[int(match[1])] = index
     return dict(sorted(sentinels.items()))
 
 
 def describe_sentinels(vocabulary: Vocabulary) -> str:
-    """Return the ids of the sentinels for people to read, in the order of their numbers."""
+    """Return the sentinel ids as a text such as "32099 to 32000", beginning with <extra_id_0>."""
     ids = vocabulary.sentinel_ids
     if not ids:
         return "none"
-    shares_ids = vocabulary.name == "byte" and not vocabulary.extra_ids
-    note = ", shared with bytes" if shares_ids else ""
+    shares_byte_ids = vocabulary.name == "byte" and not vocabulary.extra_ids
+    note = ", shared with bytes" if shares_byte_ids else ""
     if len(ids) == 1:
         return f"{ids[0]}{note}"
     step = ids[1] - ids[0]
@@ -387,10 +396,10 @@ def describe_sentinels(vocabulary: Vocabulary) -> str:
 def _match_fingerprint(vocabulary: Vocabulary, fingerprint: str) -> Vocabulary | None:
     """Return the vocabulary with the number of added sentinels that gives a fingerprint.
 
-    None if the fingerprint is that of another vocabulary.
+    Returns None if no number up to MAX_MATCHED_EXTRA_IDS does.
     """
     digest = hashlib.sha256(_read_identity(vocabulary.name))
-    for count in range(MAX_EXTRA_IDS + 1):
+    for count in range(MAX_MATCHED_EXTRA_IDS + 1):
         candidate = digest.copy()
         candidate.update(f"+{count}".encode())
         if candidate.hexdigest()[:16] == fingerprint:
@@ -401,7 +410,7 @@ def _match_fingerprint(vocabulary: Vocabulary, fingerprint: str) -> Vocabulary |
 def has_same_tokens(vocabulary: Vocabulary, fingerprint: str) -> bool:
     """Return whether a fingerprint is that of this vocabulary with any number of added sentinels.
 
-    If so, text has the same ids.
+    If it is, both vocabularies encode text to the same ids.
     """
     return _match_fingerprint(vocabulary, fingerprint) is not None
 
@@ -409,26 +418,29 @@ def has_same_tokens(vocabulary: Vocabulary, fingerprint: str) -> bool:
 def _select_bytes(ids: Sequence[int]) -> bytes:
     """Return the bytes of ids of the byte vocabulary, without special ids and sentinels."""
     return bytes(
-        number - BYTE_SPECIALS for number in ids if BYTE_SPECIALS <= number < BYTE_SPECIALS + 256
+        number - BYTE_OFFSET for number in ids if BYTE_OFFSET <= number < BYTE_OFFSET + 256
     )
 
 
-def _decode_shared_bytes(ids: Sequence[int]) -> str:
-    """Return the text of ids of bytes, of which the last 100 are sentinels, too."""
-    body = _select_bytes(ids)
+def _decode_bytes_and_sentinels(ids: Sequence[int]) -> str:
+    """Return the text of byte ids, where the bytes from 255 down to 156 can also be sentinels.
+
+    A byte that makes the text invalid UTF-8 is a sentinel: byte 255 is <extra_id_0>.
+    """
+    remaining = _select_bytes(ids)
     pieces: list[str] = [""]
-    while body:
+    while remaining:
         try:
-            pieces[-1] += body.decode()
+            pieces[-1] += remaining.decode()
             break
         except UnicodeDecodeError as error:
-            pieces[-1] += body[: error.start].decode()
-            number = 0xFF - body[error.start]
+            pieces[-1] += remaining[: error.start].decode()
+            number = 0xFF - remaining[error.start]
             if number < EXTRA_IDS:
                 pieces += [f"<extra_id_{number}>", ""]
             else:
                 pieces[-1] += "\ufffd"
-            body = body[error.start + 1 :]
+            remaining = remaining[error.start + 1 :]
     return " ".join(piece for piece in pieces if piece)
 
 
@@ -436,14 +448,17 @@ _load_lock = threading.Lock()
 
 
 def _load_model(path: str, extra_ids: int = 0) -> Any:
-    """Return a loaded SentencePiece model with added sentinels. Threads load it only once."""
+    """Return a SentencePiece model with added sentinels, which is loaded at the first call.
+
+    The lock keeps two threads from loading the same model, which lru_cache alone does not.
+    """
     with _load_lock:
-        return _load_model_once(path, extra_ids)
+        return _load_model_unlocked(path, extra_ids)
 
 
 @functools.lru_cache(maxsize=8)
-def _load_model_once(path: str, extra_ids: int) -> Any:
-    """Load a SentencePiece model, see _load_model.
+def _load_model_unlocked(path: str, extra_ids: int) -> Any:
+    """Return a SentencePiece model; called by _load_model, which holds the lock.
 
     Raises:
         UserError: The sentencepiece package is missing, or the file is not a model.
@@ -454,7 +469,7 @@ def _load_model_once(path: str, extra_ids: int) -> Any:
         raise UserError(
             "the sentencepiece package is not installed",
             path,
-            "use an environment baked for t5x, or `byte`",
+            "use an environment for t5x, or the vocabulary `byte`",
             kind=MISSING,
             value="sentencepiece",
         ) from None
@@ -474,8 +489,13 @@ def _load_model_once(path: str, extra_ids: int) -> Any:
 
 
 def _read_identity(name: str) -> bytes:
-    """Return bytes that change with anything that changes an id, except added sentinels."""
-    return name.encode() if name == "byte" or name.startswith("ids:") else _read_content(name)
+    """Return bytes that identify a vocabulary without its added sentinels: its name or its file."""
+    return _read_content(name) if _is_model_file(name) else name.encode()
+
+
+def _is_model_file(name: str) -> bool:
+    """Return whether the name of a vocabulary is the path of a file, not "byte" or "ids:SIZE"."""
+    return name != "byte" and not name.startswith("ids:")
 
 
 @functools.lru_cache(maxsize=8)

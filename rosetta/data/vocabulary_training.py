@@ -124,7 +124,7 @@ def train_vocabulary(
         raise UserError(
             "the sentencepiece package is not installed",
             "rosetta vocab train",
-            "use an environment baked for t5x",
+            "use an environment for t5x",
             kind=MISSING,
             value="sentencepiece",
         ) from None

@@ -37,4 +37,4 @@ def needs_answers(mode: str) -> bool:
 
 def padded_size(vocabulary: Any) -> int:
     """Return the number of rows of the embedding for a SeqIO vocabulary, including the padding."""
-    return vocabularies.pad_size(int(vocabulary.vocab_size))
+    return vocabularies.round_up_vocab_size(int(vocabulary.vocab_size))
