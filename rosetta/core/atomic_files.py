@@ -1,7 +1,8 @@
-"""Write whole files or nothing.
+"""Write files atomically: a reader sees the old content or the new one, never a part.
 
-A file is written under a temporary name in the same folder and then renamed. Both programs use this
-module. Only the standard library is used, and Python 3.9 runs it.
+A file is written under a temporary name in the same folder and then renamed. build.py uses this
+module before any package is installed. So the module uses only the standard library, and has to run
+on Python 3.9.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# How temporary names of files and folders begin. A program that was killed may leave such names.
+# The prefix of temporary files and folders. A program that was killed may leave some behind.
 TEMPORARY_PREFIX = ".tmp-"
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a name is the temporary name of a file or a folder that is being written."""
+    """Return whether a file or folder name is a temporary one, made by this module or build.py."""
     return name.startswith(TEMPORARY_PREFIX)
 
 
@@ -27,14 +28,16 @@ def is_temporary(name: str) -> bool:
 def replace_file(
     path: Path, mode: int | None = 0o644, *, temporary: Path | None = None
 ) -> Iterator[Path]:
-    """Yield a temporary path to write to, and rename it to `path` unless an exception is raised.
+    """Yield a temporary path to write to, and rename it to `path` when the block ends.
+
+    If the block raises an exception, the temporary file is deleted and `path` stays as it is.
 
     Args:
-        path: The file. Its folder is made if it is missing.
+        path: The file to create or replace. Its folder is created if it is missing.
         mode: The permissions of the file; None leaves them to the umask and to the writer.
-        temporary: The path to yield, in the folder of `path`; None for a new name. A fixed name is
-            for files that only one process at a time writes. A file that a killed process left
-            there is overwritten.
+        temporary: The path to yield, in the folder of `path`; None for a unique name. Give a path
+            only if one process at a time writes the file. The next write then overwrites what a
+            killed process left behind.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if temporary is None:
@@ -58,21 +61,24 @@ def write_atomic(
     mode: int | None = 0o644,
     *,
     temporary: Path | None = None,
-    to_disk: bool = False,
+    sync: bool = False,
 ) -> None:
-    """Write a whole file or nothing.
+    """Create or replace a file atomically.
 
     Args:
         path: See replace_file.
-        data: The content. A text is written as UTF-8.
+        data: The content. Text is encoded as UTF-8.
         mode: See replace_file.
         temporary: See replace_file.
-        to_disk: Whether the content is on the disk before the file gets its name. The file is then
-            complete even after a power failure.
+        sync: Whether to flush the content to the disk (fsync) before the rename, so that the file
+            is complete even after a power failure.
     """
-    raw = data.encode() if isinstance(data, str) else data
-    with replace_file(path, mode, temporary=temporary) as new, open(new, "wb") as out:
-        out.write(raw)
-        if to_disk:
-            out.flush()
-            os.fsync(out.fileno())
+    content = data.encode() if isinstance(data, str) else data
+    with (
+        replace_file(path, mode, temporary=temporary) as temporary_path,
+        open(temporary_path, "wb") as file,
+    ):
+        file.write(content)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())

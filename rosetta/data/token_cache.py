@@ -82,7 +82,7 @@ def fingerprint_files(paths: Sequence[str]) -> str:
 
 def _write_file(path: str, body: bytes) -> None:
     """Write a file of a cache. A .part file that a killed process left is overwritten."""
-    write_atomic(Path(path), body, None, temporary=Path(f"{path}.part"), to_disk=True)
+    write_atomic(Path(path), body, None, temporary=Path(f"{path}.part"), sync=True)
 
 
 def _write_json(path: str, value: Any) -> None:

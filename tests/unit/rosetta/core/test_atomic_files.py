@@ -63,6 +63,6 @@ def test_another_program_may_write_the_file(tmp_path: Path) -> None:
 def test_a_file_that_a_killed_process_left_is_overwritten(tmp_path: Path) -> None:
     target, left = tmp_path / "f", tmp_path / "f.part"
     left.write_text("x" * 100)
-    write_atomic(target, "text", temporary=left, to_disk=True)
+    write_atomic(target, "text", temporary=left, sync=True)
     assert target.read_text() == "text"
     assert list(tmp_path.iterdir()) == [target]
