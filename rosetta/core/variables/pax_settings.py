@@ -1,4 +1,4 @@
-"""The settings of Pax runs that T5X does not have, or reads in another way."""
+"""The variables of Pax runs that T5X does not read, or to which it gives another meaning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rosetta.core.variables.value_types import (
     WholeNumber,
 )
 
-_EXPERIMENT = Note("the experiment's value")
+_EXPERIMENT_VALUE = Note("the experiment's value")
 
 PAX_SETTINGS = (
     Variable(
@@ -28,14 +28,14 @@ PAX_SETTINGS = (
         "Experiment to run.",
         Group.MODEL,
         PAX,
-        default=Note("none; it has to be set"),
+        default=Note("none (required)"),
         default_for={PAX_PILE: "Pile126M", PAX_LAMBADA: "Lambada126M", PAX_BOOLQ: "LLaMA7B"},
         example="Synthetic126M",
     ),
     Variable(
         "ROSETTA_FDL",
         FiddleWords(),
-        "Options of Paxml, and hyper-parameters without a variable. They win over variables.",
+        "Options of Paxml. --fdl.NAME=VALUE sets a hyper-parameter, and wins over its variable.",
         Group.MODEL,
         PAX,
         example="'--fdl.NUM_LAYERS=12'",
@@ -43,7 +43,7 @@ PAX_SETTINGS = (
     Variable(
         "ADDITIONAL_ARGS",
         FiddleWords(),
-        "The same as ROSETTA_FDL, and read before it.",
+        "Like ROSETTA_FDL. If both set a hyper-parameter, ROSETTA_FDL wins.",
         Group.MODEL,
         PAX,
         example="'--fdl.NUM_LAYERS=12'",
@@ -88,7 +88,7 @@ PAX_SETTINGS = (
         "Data to evaluate on. A training run evaluates every 100 steps and at its end.",
         Group.DATA,
         (*PAX, TRAINER),
-        default=Note("the evaluation data of the data set; training: none"),
+        default=Note("the evaluation split of the data set; none during training"),
         example="jsonl:dev.jsonl",
     ),
     Variable(
@@ -97,13 +97,13 @@ PAX_SETTINGS = (
         "Vocabulary: a SentencePiece model, a folder with one, or byte.",
         Group.DATA,
         (*PAX, TRAINER),
-        default=Note("none; it has to be set if the data is text"),
+        default=Note("none (required if the data is text)"),
         example="/data/sp.model",
     ),
     Variable(
         "VOCAB",
         Vocabulary(),
-        "The same as VOCAB_PATH, which wins.",
+        "Like VOCAB_PATH. If both are set, VOCAB_PATH wins.",
         Group.DATA,
         PAX,
         example="/data/sp.model",
@@ -114,17 +114,17 @@ PAX_SETTINGS = (
         "Folder of prepared data sets, and of the data that download_*.py fetched.",
         Group.DATA,
         (*PAX, TRAINER),
-        default=Note("none; it has to be set if DATA is not"),
+        default=Note("none (required if DATA is not set)"),
         example="/opt/paxml/datasets",
         owner="TensorFlow Datasets",
     ),
     Variable(
         "MAX_SEQ_LEN",
         WholeNumber(minimum=2),
-        "Length of a row.",
+        "Length of a sequence.",
         Group.DATA,
         PAX,
-        default=_EXPERIMENT,
+        default=_EXPERIMENT_VALUE,
         default_for={PAX_BOOLQ: "4096"},
         unit="tokens",
         example="2048",
@@ -133,7 +133,7 @@ PAX_SETTINGS = (
     Variable(
         "NUM_GPUS",
         WholeNumber(),
-        "GPUs of a node. With fewer than are visible, the first ones are used.",
+        "GPUs to use on each node: the first ones of the visible GPUs.",
         Group.BATCH,
         PAX,
         default=Note("the visible GPUs; with several processes on a node: one for each process"),
@@ -144,10 +144,10 @@ PAX_SETTINGS = (
     Variable(
         "PERCORE_BATCH_SIZE",
         Number("ROWS", above_zero=True),
-        "Rows for each GPU. The number may be a fraction.",
+        "Sequences for each GPU in a batch. The number may be a fraction.",
         Group.BATCH,
         PAX,
-        default=_EXPERIMENT,
+        default=_EXPERIMENT_VALUE,
         default_for={PAX_PILE: "4", PAX_LAMBADA: "4", PAX_BOOLQ: "2"},
         unit="rows",
         example="4",
@@ -157,10 +157,10 @@ PAX_SETTINGS = (
     Variable(
         "NUM_MICROBATCHES",
         WholeNumber(),
-        "Parts of a batch whose gradients are added up. It has to divide the global batch.",
+        "Parts of a batch whose gradients are added up. The number has to divide the global batch.",
         Group.BATCH,
         PAX,
-        default=_EXPERIMENT,
+        default=_EXPERIMENT_VALUE,
         unit="microbatches",
         example="4",
         preset_field="batch.microbatches",
@@ -172,7 +172,7 @@ PAX_SETTINGS = (
         "Mesh within a node.",
         Group.BATCH,
         PAX,
-        default=_EXPERIMENT,
+        default=_EXPERIMENT_VALUE,
         default_for={
             PAX_PILE: Note("[NUM_GPUS,1,1]"),
             PAX_LAMBADA: Note("[NUM_GPUS,1,1]"),
@@ -189,7 +189,7 @@ PAX_SETTINGS = (
         "Mesh across nodes.",
         Group.BATCH,
         PAX,
-        default=_EXPERIMENT,
+        default=_EXPERIMENT_VALUE,
         default_for={
             PAX_PILE: Note("[NODES,1,1]"),
             PAX_LAMBADA: Note("[NODES,1,1]"),
@@ -203,7 +203,7 @@ PAX_SETTINGS = (
     Variable(
         "USE_MULTIPROCESS",
         TruthValue(),
-        "1: this process is one of several.",
+        "1: the run has several processes, and this is one of them.",
         Group.BATCH,
         (PAX_BOOLQ,),
         default="0",
@@ -214,7 +214,7 @@ PAX_SETTINGS = (
         "Step at which the run ends.",
         Group.LENGTH,
         PAX,
-        default=_EXPERIMENT,
+        default=_EXPERIMENT_VALUE,
         default_for={PAX_BOOLQ: Note("1000; USE_LORA=1: 600")},
         unit="steps",
         example="10000",
@@ -223,10 +223,10 @@ PAX_SETTINGS = (
     Variable(
         "LEARNING_RATE",
         Number("RATE", above_zero=True),
-        "Learning rate, by which the schedule is multiplied.",
+        "Learning rate: the factor by which the schedule is multiplied.",
         Group.LENGTH,
         PAX,
-        default=_EXPERIMENT,
+        default=_EXPERIMENT_VALUE,
         default_for={PAX_BOOLQ: Note("1e-6; USE_LORA=1: 1e-4")},
         example="1e-4",
         hyper_parameter=True,
@@ -237,7 +237,7 @@ PAX_SETTINGS = (
         "Schedule of the learning rate.",
         Group.LENGTH,
         PAX,
-        default=_EXPERIMENT,
+        default=_EXPERIMENT_VALUE,
         default_for={PAX_BOOLQ: Note("linear_rampup_cosine_decay; USE_LORA=1: constant")},
         example="constant",
         hyper_parameter=True,
@@ -245,10 +245,10 @@ PAX_SETTINGS = (
     Variable(
         "LR_COS_WARMUP",
         WholeNumber(minimum=0),
-        "Steps over which the learning rate rises, with the cosine schedule.",
+        "Warmup steps of the cosine schedule, in which the learning rate rises.",
         Group.LENGTH,
         PAX,
-        default=_EXPERIMENT,
+        default=_EXPERIMENT_VALUE,
         default_for={PAX_BOOLQ: Note("500; USE_LORA=1: the experiment's value")},
         unit="steps",
         example="1000",
@@ -279,20 +279,20 @@ PAX_SETTINGS = (
     Variable(
         "CHECKPOINT_RESTORE_PATH",
         Folder(remote=True),
-        "Folder with checkpoints/checkpoint_N to start from, or to evaluate. It is only read.",
+        "Folder with checkpoints/checkpoint_N to start from or to evaluate. It stays unchanged.",
         Group.CHECKPOINTS,
         (PAX_BOOLQ,),
-        default=Note("none; EVAL_ONLY=1: it has to be set"),
+        default=Note("none (required with EVAL_ONLY=1)"),
         example="/weights/7b",
     ),
     Variable(
         "PREC",
         Choice(choices.PAX_PRECISIONS, "TYPE"),
-        "Type of activations.",
+        "Data type of activations.",
         Group.PRECISION,
         PAX,
         default="bfloat16",
-        default_for={PAX_BOOLQ: _EXPERIMENT},
+        default_for={PAX_BOOLQ: _EXPERIMENT_VALUE},
         example="float32",
     ),
     Variable(
@@ -310,7 +310,7 @@ PAX_SETTINGS = (
     Variable(
         "ENABLE_FP8",
         TruthValue(),
-        "1: compute in FP8, with Transformer Engine, or with XLA if ENABLE_TE=0.",
+        "1: compute in FP8. Transformer Engine does it, or XLA if ENABLE_TE=0.",
         Group.PRECISION,
         (*PAX, TRAINER),
         default="0",
@@ -337,10 +337,10 @@ PAX_SETTINGS = (
     Variable(
         "USE_REPEATED_LAYER",
         TruthValue(),
-        "1: compile one layer and loop over it, so that compilation is shorter.",
+        "1: compile one layer and loop over it, which shortens the compilation.",
         Group.PRECISION,
         PAX,
-        default=_EXPERIMENT,
+        default=_EXPERIMENT_VALUE,
         default_for={PAX_BOOLQ: "0"},
         example="1",
         hyper_parameter=True,

@@ -55,7 +55,7 @@ T5X_SETTINGS = (
         "Task to finetune on or to evaluate: MNLI, SQuAD, or pairs of your own.",
         Group.MODEL,
         (T5X_FINETUNE, *T5X_READING),
-        default=Note("none; it has to be set"),
+        default=Note("none (required)"),
         default_for={SINGLE_NODE_FINETUNE: "mnli2"},
         example="squad1",
         details=(
@@ -426,7 +426,7 @@ T5X_SETTINGS = (
         "Checkpoint to read, or a folder of checkpoints, of which the newest is read.",
         Group.CHECKPOINTS,
         T5X_READING,
-        default=Note("none; it has to be set"),
+        default=Note("none (required)"),
         example="/workspace/ft_squad1",
         page="how-to/evaluate-and-infer.md",
     ),
@@ -566,7 +566,7 @@ T5X_SETTINGS = (
         "Folder of metrics and predictions.",
         Group.PROGRAMS,
         T5X_READING,
-        default=Note("none; it has to be set"),
+        default=Note("none (required)"),
         example="/workspace/eval",
     ),
     Variable(
