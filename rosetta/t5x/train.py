@@ -1,7 +1,9 @@
-"""The start of T5X's programs: `python -m rosetta.t5x.train`, with eval or infer as first argument.
+"""Run one of T5X's programs: `python -m rosetta.t5x.train [train|eval|infer] ARGUMENTS`.
 
-T5X's programs run unchanged. An error that the user can correct is printed as one line, and ends
-the process with status 2.
+The source of T5X's program runs as it is. Around it, this module handles stop signals, parses the
+command line and the gin files with one-line errors, and hides secrets in the output. An error that
+the user can correct is printed as one line, and ends the process with status 2. A run that was
+stopped or lost a process ends with the status that `rosetta.health.supervision` chooses.
 """
 
 from __future__ import annotations
@@ -20,49 +22,54 @@ from rosetta.health import (
     trainer_exit,
 )
 
-_MEMORY_REMEDY = (
+_PROGRAMS = ("train", "eval", "infer")
+_TRAINING_MEMORY_REMEDY = (
     "use more microbatches (NUM_MICROBATCHES), more rematerialisation (REMAT=full), or a smaller "
     "batch (BSIZE_PER_GPU)"
 )
+_READING_MEMORY_REMEDY = "use a smaller batch (BSIZE)"  # of evaluation and inference
 
 
 def main(module: str = "t5x.train") -> None:
-    """Run one of T5X's programs as if it had been started directly.
+    """Run one of T5X's programs as `python -m MODULE` would, with this process's arguments.
 
     Args:
-      module: the program; its arguments are those of this process.
+      module: the module of the program.
     """
     secrets.redact_standard_streams()
     sys.argv[0] = module
+    memory_remedy = _READING_MEMORY_REMEDY
     if module == "t5x.train":
+        memory_remedy = _TRAINING_MEMORY_REMEDY
         stop_signals.install_handlers()
     tensorflow_import.import_tensorflow()
-    _install_checks()
+    _install_parsers()
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit:  # absl also ends a successful program in this way
-        # T5X does not close its checkpoint manager if no step is left to do.
+        # T5X does not close its checkpoint manager if no step is left to do. A program that has not
+        # imported the manager has no saves to finish.
         if "rosetta.t5x.checkpoint_manager" in sys.modules:
             _finish_saves()
         raise
     except UserError as error:
         trainer_exit.exit_with_error(error)
     except Exception as error:
+        # Each function ends the process if the error is of its kind, and returns otherwise.
         supervision.end_if_stopped(_finish_saves)
-        _exit_on_data_error()
+        _end_if_data_failed()
         supervision.end_if_process_lost(error)
-        supervision.end_if_step_failed(
-            error,
-            _MEMORY_REMEDY if module == "t5x.train" else "take a smaller batch: BSIZE",
-            _finish_saves,
-        )
-        _exit_on_system_error(error)
-        _exit_on_configuration_error(error)
+        supervision.end_if_step_failed(error, memory_remedy, _finish_saves)
+        _end_if_system_failed(error)
+        _end_if_configuration_wrong(error)
         raise
 
 
-def _install_checks() -> None:
-    """Have T5X's program parse its command line and its gin files with checks."""
+def _install_parsers() -> None:
+    """Have T5X's program parse its command line and its gin files with rosetta's parsers.
+
+    They raise a UserError with one line where absl and gin would print a traceback.
+    """
     from absl import app, flags
 
     from rosetta.t5x import gin_configuration
@@ -71,8 +78,14 @@ def _install_checks() -> None:
     app.parse_flags_with_usage = absl_verbosity.make_flag_parser(_parse_flags, flags.FLAGS)
 
 
-def _parse_flags(words: list[str]) -> list[str]:
-    """Parse absl's flags, and return the arguments that are not flags.
+def _parse_flags(argv: list[str]) -> list[str]:
+    """Parse the command line into absl's flags.
+
+    Args:
+      argv: the name of the program and its arguments.
+
+    Returns:
+      The name of the program, as the only argument that is not a flag.
 
     Raises:
       UserError: a flag does not exist, or an argument is not a flag.
@@ -80,55 +93,56 @@ def _parse_flags(words: list[str]) -> list[str]:
     from absl import flags
 
     try:
-        rest: list[str] = flags.FLAGS(words)
+        remaining: list[str] = flags.FLAGS(argv)
     except flags.Error as error:
         reason = str(error).splitlines()[0]
         raise UserError(
             reason, "command line", "give --gin_file=FILE and --gin.NAME=VALUE", kind=INVALID
         ) from error
-    if rest[1:]:
+    if len(remaining) > 1:
         raise UserError(
-            f"{rest[1]!r} is not an option",
+            f"{remaining[1]!r} is not an option",
             "command line",
             "give --gin_file=FILE and --gin.NAME=VALUE",
             kind=INVALID,
         )
-    return rest
+    return remaining
 
 
-def _exit_on_data_error() -> None:
-    """End the process with one line if reading the data of evaluation raised a UserError.
+def _end_if_data_failed() -> None:
+    """End the process with one line if a UserError was raised while evaluation read its data.
 
-    TensorFlow, which runs the reading, passes on only the text of the error.
+    TensorFlow calls the code that reads the data, and passes on only the text of an error. So
+    evaluation_data keeps the errors.
     """
-    data = sys.modules.get("rosetta.t5x.evaluation_data")
-    if data is not None and data.raised_errors:
-        trainer_exit.exit_with_error(data.raised_errors[0])
+    evaluation_data = sys.modules.get("rosetta.t5x.evaluation_data")
+    if evaluation_data is not None and evaluation_data.raised_errors:
+        trainer_exit.exit_with_error(evaluation_data.raised_errors[0])
 
 
-def _exit_on_system_error(error: Exception) -> None:
+def _end_if_system_failed(error: Exception) -> None:
     """End the process with one line if the operating system raised the error before the first step.
 
     ROSETTA_DEBUG=1 prints the traceback as well.
     """
-    line = system_errors.explain_system_error(error)
-    if supervision.get_supervisor() is not None or line is None:
+    user_error = system_errors.explain_system_error(error)
+    if supervision.get_supervisor() is not None or user_error is None:
         return
     if exit_status.wants_traceback():
         traceback.print_exc()
-    trainer_exit.exit_with_error(line)
+    trainer_exit.exit_with_error(user_error)
 
 
-def _exit_on_configuration_error(error: Exception) -> None:
-    """End the process with one line if the error was raised while gin built the run.
+def _end_if_configuration_wrong(error: Exception) -> None:
+    """End the process with one line if the error comes from the gin configuration.
 
     ROSETTA_DEBUG=1 prints the traceback as well.
     """
     from rosetta.t5x import gin_configuration
 
-    if supervision.get_supervisor() is not None or not gin_configuration.is_configuration_error(
-        error
-    ):
+    if supervision.get_supervisor() is not None:
+        return
+    if not gin_configuration.is_configuration_error(error):
         return
     if exit_status.wants_traceback():
         traceback.print_exc()
@@ -142,6 +156,12 @@ def _finish_saves() -> str | None:
     return checkpoint_manager.finish_saves()
 
 
+def _take_program_argument() -> str:
+    """Remove the name of the program from the command line, and return it; "train" by default."""
+    if len(sys.argv) > 1 and sys.argv[1] in _PROGRAMS:
+        return sys.argv.pop(1)
+    return "train"
+
+
 if __name__ == "__main__":
-    PROGRAMS = ("train", "eval", "infer")
-    main(f"t5x.{sys.argv.pop(1)}" if sys.argv[1:2] and sys.argv[1] in PROGRAMS else "t5x.train")
+    main(f"t5x.{_take_program_argument()}")
