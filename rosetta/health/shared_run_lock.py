@@ -1,4 +1,8 @@
-"""Take the lock of a run's folder once for all processes of the run."""
+"""Take the lock of a run's folder once for all processes of the run.
+
+Process 0 takes the lock, and writes the result to the run's key-value store. The other processes
+wait for the result.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +17,21 @@ from rosetta.health.run_lock import POLL_INTERVAL, acquire_lock
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_FOLDER, _NAME = "lock", "result"  # the key in the store
+_ACQUIRED = "[]"  # the result if process 0 has the lock; otherwise it is the error as JSON
 
-def acquire_for_run(
+
+def acquire_shared_lock(
     folder: str, name: str, environment: Mapping[str, str], rank: int, ranks: int
 ) -> None:
-    """Hold a folder for a run: process 0 takes the lock, and tells the others the result.
+    """Take the lock of a run's folder, or raise the same error in every process of the run.
+
+    Every process of the run has to call it. The lock is held until process 0 ends.
 
     Args:
-      folder: see acquire_lock.
-      name: see acquire_lock.
-      environment: see acquire_lock.
+      folder: the folder of the run, which is made if it is missing.
+      name: the variable that sets the folder, for the error.
+      environment: Slurm's variables, see run_lock.acquire_lock.
       rank: the number of this process.
       ranks: the number of processes.
 
@@ -34,14 +43,17 @@ def acquire_for_run(
         try:
             acquire_lock(folder, name, environment)
         except UserError as error:
-            store.put("lock/result", json.dumps([error.what, error.where, error.do, error.kind]))
-            # The others read the result from the store, which ends with this process.
-            time.sleep(2 * POLL_INTERVAL if ranks > 1 else 0)
+            fields = [error.what, error.where, error.do, error.kind]
+            store.put(f"{_FOLDER}/{_NAME}", json.dumps(fields))
+            if ranks > 1:
+                # The store ends with this process, so the others get the time to read the result.
+                time.sleep(2 * POLL_INTERVAL)
             raise
-        store.put("lock/result", "[]")
+        store.put(f"{_FOLDER}/{_NAME}", _ACQUIRED)
         return
-    while not (results := store.list_folder("lock")):
+    while not (values := store.list_folder(_FOLDER)):
         time.sleep(POLL_INTERVAL / 2)
-    if refusal := json.loads(results["result"]):
-        *texts, kind = refusal
-        raise UserError(*texts, kind=kind)
+    result = values[_NAME]
+    if result != _ACQUIRED:
+        what, where, do, kind = json.loads(result)
+        raise UserError(what, where, do, kind=kind)

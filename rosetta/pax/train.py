@@ -125,7 +125,7 @@ class _CheckedRun:
         trains = options.mode == "train"
         run_folder = str(options.job_log_dir)
         if trains:
-            shared_run_lock.acquire_for_run(
+            shared_run_lock.acquire_shared_lock(
                 run_folder, "LOG_DIR", os.environ, jax.process_index(), jax.process_count()
             )
         folder = str(options.evaluate_from or f"{run_folder}/{preflight.CHECKPOINTS}")

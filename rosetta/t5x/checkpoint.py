@@ -229,7 +229,7 @@ class Initializer(utils.TrainStateInitializer):
         if trainer_cls:
             stop_signals.install_handlers()
         if trainer_cls and model_dir:
-            shared_run_lock.acquire_for_run(
+            shared_run_lock.acquire_shared_lock(
                 model_dir, "MODEL_DIR", os.environ, jax.process_index(), jax.process_count()
             )
         own_steps = run_folders.list_checkpoint_steps(model_dir) if model_dir else []
@@ -241,13 +241,13 @@ class Initializer(utils.TrainStateInitializer):
         }
         if own_steps:
             newest = f"{model_dir}/checkpoint_{own_steps[-1]}"
-            checkpoint_manager.check_damage(newest, resumes=True)
+            checkpoint_manager.check_checkpoint_files(newest, resumes=True)
             self._prepare_resume(newest, own_steps[-1], shapes, config, vocabulary)
             if jax.process_index() == 0 and trainer_cls:
                 line = f"goes on from {newest}: {own_steps[-1]:,} steps are done"
                 log.info(line, terminal=True)
         elif checkpoint:
-            checkpoint_manager.check_damage(checkpoint, resumes=False)
+            checkpoint_manager.check_checkpoint_files(checkpoint, resumes=False)
             self._check_start(
                 checkpoint,
                 shapes,

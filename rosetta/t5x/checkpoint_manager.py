@@ -1,8 +1,8 @@
-"""T5X's manager of Orbax checkpoints, with safer saving and deleting.
+"""T5X's checkpoint manager for Orbax, with safer saving and deleting.
 
-It saves while the training goes on, deletes only this run's own checkpoints, and overwrites none.
-For a resumed run, T5X makes a manager of its default class, which gin cannot change. `install` has
-T5X use this module's class instead.
+`Manager` saves while the training continues. It deletes only checkpoints that this run has saved,
+and never overwrites a checkpoint. For a resumed run, T5X makes a manager of its default class,
+which gin cannot change. `install` makes T5X use `Manager` instead.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from rosetta.t5x.run import checkpoint_record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_saving_managers: list[Manager] = []  # the open managers that save
-_Upstream: Any = checkpoints.OrbaxCheckpointManagerInterface
+_saving_managers: list[Manager] = []  # managers that save and are not closed yet
+_T5xManager: Any = checkpoints.OrbaxCheckpointManagerInterface
 
 
-def _make_path_class(folder: str) -> type:
-    """Return a class of Orbax's for checkpoints that are being written.
+def _make_temporary_path_class(folder: str) -> type:
+    """Return a subclass of Orbax's temporary path, which adds the record to each checkpoint.
 
-    The class adds the checkpoint's record before the checkpoint counts as complete.
+    A temporary path is the folder that Orbax writes a checkpoint to and then renames.
 
     Args:
       folder: the folder of the checkpoints.
@@ -48,10 +48,10 @@ def _make_path_class(folder: str) -> type:
     default_class: Any = atomicity_defaults.get_default_temporary_path_class(epath.Path(folder))
 
     class PathWithRecord(default_class):
-        """A checkpoint that is being written, with its record."""
+        """The temporary path of a checkpoint with a record."""
 
         async def finalize(self) -> None:
-            """Add the record, and complete the checkpoint as Orbax does."""
+            """Copy the record into the folder, before Orbax completes the checkpoint."""
             step = run_folders.parse_checkpoint_step(self.get_final().name)
             if step is not None:
                 checkpoint_record.copy_into_checkpoint(folder, step, str(self.get()))
@@ -60,29 +60,39 @@ def _make_path_class(folder: str) -> type:
     return PathWithRecord
 
 
-class _OrbaxManager(_Upstream._CheckpointManagerImpl):  # noqa: SLF001
-    """Orbax's manager, which deletes only checkpoints that this run has saved."""
+class _OrbaxManager(_T5xManager._CheckpointManagerImpl):  # noqa: SLF001
+    """The Orbax manager in T5X's manager, which deletes only checkpoints that this run has saved.
+
+    Args:
+      *args: as of T5X's class.
+      saves: whether the manager saves, or only restores.
+      options: Orbax's options.
+      **kwargs: as of T5X's class.
+    """
 
     def __init__(self, *args: Any, saves: bool, options: Any, **kwargs: Any) -> None:
         # Evaluation may read the folder of a run that is training. It must not delete the
         # checkpoint that the run is writing.
         options.cleanup_tmp_directories = saves
         if saves:
-            options.temporary_path_class = _make_path_class(str(kwargs["directory"]))
+            options.temporary_path_class = _make_temporary_path_class(str(kwargs["directory"]))
         super().__init__(*args, options=options, **kwargs)
 
     def _get_old_steps_to_remove(self) -> list[int]:
+        """Return the steps that Orbax would delete, without those of other runs."""
         old_steps = super()._get_old_steps_to_remove()
         folder = str(self.directory)
         return [step for step in old_steps if checkpoint_record.was_saved_by_run(folder, step)]
 
 
-class Manager(_Upstream):
-    """T5X's checkpoint manager, which saves while the training goes on.
+class Manager(_T5xManager):
+    """T5X's checkpoint manager, which saves while the training continues.
 
     A save returns as soon as the arrays are copied to the host. The files are written while the
-    next steps run. The next save and `close` wait for the writing, and raise its error. `keep`
-    counts all checkpoints of the folder, but only the run's own are deleted.
+    next steps run. The next save and `close` wait for the writing, and raise its error. T5X's
+    argument `keep` counts all checkpoints of the folder, but only the run's own are deleted.
+
+    The manager only restores if it has neither a `period` nor a `save_dtype`.
 
     Args:
       directory: the folder of the checkpoints.
@@ -90,8 +100,7 @@ class Manager(_Upstream):
       partitioner: the run's partitioner.
       *args: as of T5X's class.
       period: the steps between two checkpoints.
-      save_dtype: the type in which parameters are saved. A manager without this type and without
-        a period does not save.
+      save_dtype: the type in which parameters are saved; None for their own.
       **kwargs: as of T5X's class.
     """
 
@@ -107,8 +116,9 @@ class Manager(_Upstream):
     ) -> None:
         self._saves = save_dtype is not None or bool(period)
         if self._saves:
-            # If the folder is missing, T5X would save in the folder above.
+            # If the folder is missing, T5X would save in the parent folder.
             checkpoint_record.make_folder(directory)
+        # T5X's constructor calls this attribute to make the Orbax manager.
         self._CheckpointManagerImpl = functools.partial(_OrbaxManager, saves=self._saves)
         super().__init__(
             directory,
@@ -119,7 +129,9 @@ class Manager(_Upstream):
             save_dtype=save_dtype,
             **kwargs,
         )
-        self.transformations: Sequence[Any] = ()  # what is applied to every saved state
+        # The functions that T5X applies to the states it saves; set where T5X makes the manager.
+        # save_extra_checkpoint applies them as well.
+        self.transformations: Sequence[Any] = ()
         self._save_tracker = checkpoint_saves.SaveTracker(
             str(directory),
             supervision_settings.read_settings(os.environ).on_full_disk,
@@ -138,26 +150,26 @@ class Manager(_Upstream):
     ) -> Any:
         """Restore a checkpoint.
 
-        The FP8 state, or an optimizer state that a transformation removed, is made anew if the
-        checkpoint does not have it.
+        The FP8 state and the optimizer state are initialized if the checkpoint lacks them, or if a
+        transformation has removed them.
 
         Args:
           step: the step of a checkpoint in the manager's folder.
-          path: another checkpoint, instead of `step`.
-          fallback_state: values for what the checkpoint does not have.
-          state_transformation_fns: what is applied to the restored state.
+          path: the path of a checkpoint in any folder, instead of `step`.
+          fallback_state: the values of arrays that the checkpoint lacks.
+          state_transformation_fns: the functions to apply to the restored state.
           lazy_parameters: as of T5X's method.
 
         Returns:
           The train state.
 
         Raises:
-          UserError: a file of the checkpoint is damaged, or the checkpoint is not complete.
+          UserError: a file of the checkpoint is damaged or missing.
         """
         state = self._train_state.state_dict()
         checkpoint = path or f"{self.directory}/checkpoint_{step}"
         resumes = run_folders.split_checkpoint_path(checkpoint)[0] == str(self.directory)
-        check_damage(checkpoint, resumes=resumes)
+        check_checkpoint_files(checkpoint, resumes=resumes)
         new_state = self._make_missing_state(checkpoint, state, state_transformation_fns)
         if new_state:
             fallback_state = state_utils.merge_state(fallback_state or {}, new_state)
@@ -166,14 +178,24 @@ class Manager(_Upstream):
                 step, path, fallback_state, state_transformation_fns, lazy_parameters
             )
         except Exception:
-            check_damage(checkpoint, resumes=resumes, read_values=True)
+            # Reading every array finds damage that the first check does not see.
+            check_checkpoint_files(checkpoint, resumes=resumes, read_values=True)
             raise
-        return jax.tree.map(_restore_counter_type, self._train_state, restored)
+        return jax.tree.map(_cast_counter, self._train_state, restored)
 
     def _make_missing_state(
         self, checkpoint: str, state: Any, transformations: Sequence[Any]
     ) -> dict[str, Any]:
-        """Return new values for the FP8 state and the optimizer state that a checkpoint lacks."""
+        """Return initial values for the FP8 state and the optimizer state that are missing.
+
+        Args:
+          checkpoint: the checkpoint to restore.
+          state: the train state of the run, as a nested dict.
+          transformations: the functions to apply to the restored state, which may remove arrays.
+
+        Returns:
+          A part of a train state as a nested dict; empty if nothing is missing.
+        """
         saved = checkpoint_arrays.read_abstract_tree(checkpoint)
         for transformation in transformations:
             saved = transformation(saved, state)
@@ -181,10 +203,12 @@ class Manager(_Upstream):
         missing = [name for name in flatten_dict(state, sep="/") if name not in saved_names]
         new_state: dict[str, Any] = {}
         if any(name.startswith("flax_mutables/") for name in missing):
-            _warn_on_first_process("the checkpoint has no FP8 state: the state starts anew")
+            _warn_on_first_process(
+                "the checkpoint has no FP8 state: FP8 starts with its initial state"
+            )
             new_state["flax_mutables"] = fp8.make_initial_states(state["flax_mutables"])
         elif "flax_mutables" in saved and "flax_mutables" not in state:
-            _warn_on_first_process("the checkpoint's FP8 state is not used")
+            _warn_on_first_process("the checkpoint's FP8 state is not used: the model has no FP8")
         if any(name.startswith("state/param_states/") for name in missing):
             new_state["state"] = {"param_states": self._make_param_states()}
         return new_state
@@ -192,21 +216,22 @@ class Manager(_Upstream):
     def _make_param_states(self) -> Any:
         """Return the optimizer state before the first step, in the layout of the run.
 
-        It depends only on the shapes of the parameters.
+        The state depends only on the shapes of the parameters, so zeros stand in for their values.
         """
-        abstract = self._train_state
+        train_state = self._train_state
+        optimizer_def = train_state._optimizer.optimizer_def  # noqa: SLF001
 
         def make_param_states() -> Any:
-            params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), abstract.params)
-            return abstract._optimizer.optimizer_def.create(params).state_dict()["state"][  # noqa: SLF001
-                "param_states"
-            ]
+            params = jax.tree.map(
+                lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), train_state.params
+            )
+            return optimizer_def.create(params).state_dict()["state"]["param_states"]
 
-        axes = self._partitioner.get_mesh_axes(abstract).state_dict()["state"]["param_states"]
-        program = self._partitioner.partition(
+        axes = self._partitioner.get_mesh_axes(train_state).state_dict()["state"]["param_states"]
+        make_partitioned = self._partitioner.partition(
             make_param_states, in_axis_resources=None, out_axis_resources=axes
         )
-        return program()
+        return make_partitioned()
 
     def save(
         self, train_state: Any, state_transformation_fns: Sequence[Any] = (), force: bool = True
@@ -215,22 +240,26 @@ class Manager(_Upstream):
 
         Args:
           train_state: the train state.
-          state_transformation_fns: what is applied to the saved state.
+          state_transformation_fns: the functions to apply to the state that is saved.
           force: as of T5X's method.
 
         Returns:
-          Whether the state is saved. A checkpoint of the same step is left as it is.
+          Whether a save has started. It has not if there is a checkpoint of this step already, or
+          if the disk is full and the checkpoint is left out.
 
         Raises:
-          UserError: the disk has no room for the checkpoint.
-          supervision.RunStopped: the parameters are not finite.
+          UserError: the disk is full, and the checkpoint cannot be left out; see
+            SaveTracker.handle_full_disk.
+          supervision.RunStopped: a loss is bad, or a parameter is not finite.
         """
         step = checkpoints._step_from_train_state(train_state)  # noqa: SLF001
         if step in self.all_steps():
             return False
-        if health := supervision.get_supervisor():
-            health.before_checkpoint(step, lambda: bool(jax.jit(all_finite)(train_state.params)))
-            health.saves = self._save_tracker
+        if supervisor := supervision.get_supervisor():
+            supervisor.before_checkpoint(
+                step, lambda: bool(jax.jit(all_finite)(train_state.params))
+            )
+            supervisor.saves = self._save_tracker
         return bool(
             self._save_tracker.save(
                 step, lambda: self._start_save(train_state, state_transformation_fns, force)
@@ -238,11 +267,11 @@ class Manager(_Upstream):
         )
 
     def _start_save(self, train_state: Any, transformations: Sequence[Any], force: bool) -> bool:
-        """Check the free space on all processes, and start to save."""
+        """Check the free space on all processes, and start to save; see `save`."""
         error: Exception | None = None
         try:
-            # Orbax would wait below. Until then its thread may delete checkpoints into which a
-            # transformation is copying records.
+            # Wait for the save before this one, whose thread deletes old checkpoints: one of the
+            # transformations copies records into them. Orbax itself waits only after that.
             super().wait_until_finished()
             checkpoint_record.check_free_space(
                 str(self.directory),
@@ -250,25 +279,34 @@ class Manager(_Upstream):
             )
         except Exception as raised:  # noqa: BLE001 (raised below, after all processes know of it)
             error = raised
-        failed = error is not None
+        any_failed = error is not None
         if jax.process_count() > 1:
-            failed = multihost_utils.process_allgather(np.array([failed])).any()
-        if failed:
-            raise error or checkpoint_saves.DiskFullError(
-                "another process cannot save", str(self.directory), "see its message"
+            any_failed = multihost_utils.process_allgather(np.array([any_failed])).any()
+        if error is not None:
+            raise error
+        if any_failed:
+            raise checkpoint_saves.DiskFullError(
+                "another process cannot save",
+                str(self.directory),
+                "see the message of that process",
             )
         return bool(super().save(train_state, transformations, force))
 
     def wait_until_finished(self) -> None:
-        """Wait for the save only if the process is about to end with an error.
+        """Return at once, or wait for the save if an exception is being handled.
 
-        T5X waits after every save, which would stop the training meanwhile.
+        T5X calls this after every save, and the training would stand still. After an exception, the
+        process is about to end, so the save has to end first.
         """
         if sys.exception() is not None:
             super().wait_until_finished()
 
     def close(self) -> None:
-        """Wait for the last save, and copy the records into their checkpoints."""
+        """Wait for the last save, and copy the records into their checkpoints.
+
+        Raises:
+          UserError: the last checkpoint was left out, because the disk is full.
+        """
         if self in _saving_managers:
             _saving_managers.remove(self)
         try:
@@ -283,13 +321,13 @@ class Manager(_Upstream):
         self._save_tracker.finish()
 
 
-def check_damage(checkpoint: str, *, resumes: bool, read_values: bool = False) -> None:
-    """Check the files of a checkpoint.
+def check_checkpoint_files(checkpoint: str, *, resumes: bool, read_values: bool = False) -> None:
+    """Check that the files of a checkpoint are not damaged. A missing folder is not an error here.
 
     Args:
       checkpoint: a checkpoint_N. A checkpoint in T5X's older format is only checked with
         `read_values`.
-      resumes: whether a run resumes from the checkpoint, for the error.
+      resumes: whether a run resumes from the checkpoint, which changes the advice in the error.
       read_values: whether to decode the arrays too, which takes as long as restoring them.
 
     Raises:
@@ -305,7 +343,7 @@ def check_damage(checkpoint: str, *, resumes: bool, read_values: bool = False) -
 
 
 def save_extra_checkpoint(train_state: Any) -> None:
-    """Start to save a train state in addition to those that T5X saves."""
+    """Start to save a train state at a step at which T5X does not save."""
     for manager in _saving_managers:
         manager.save(train_state, manager.transformations)
 
@@ -314,7 +352,7 @@ def finish_saves() -> str | None:
     """Wait for the started saves, and close their managers.
 
     Returns:
-      The folder of the checkpoints; None if no manager was saving.
+      The folder of the checkpoints; None if no manager that saves was open.
     """
     managers = list(_saving_managers)
     for manager in managers:
@@ -322,12 +360,14 @@ def finish_saves() -> str | None:
     return str(managers[-1].directory) if managers else None
 
 
-def _restore_counter_type(shape: Any, leaf: Any) -> Any:
-    """Return a restored array; a counter as an integer again.
+def _cast_counter(expected: Any, restored: Any) -> Any:
+    """Return a restored array, converted to the expected type if that is an integer.
 
-    T5X saves the counters of a resumed run as float32.
+    T5X saves the counters of a resumed run, such as the step, as float32.
     """
-    return leaf.astype(shape.dtype) if jnp.issubdtype(shape.dtype, jnp.integer) else leaf
+    if jnp.issubdtype(expected.dtype, jnp.integer):
+        return restored.astype(expected.dtype)
+    return restored
 
 
 def _warn_on_first_process(line: str) -> None:
@@ -343,18 +383,19 @@ def compute_checkpoint_size(state: Any, dtype: Any = None) -> int:
       state: the train state as a nested dict.
       dtype: the type in which parameters are saved; None for their own.
     """
-    width = None if dtype is None else jnp.dtype(dtype).itemsize
     total = 0
     for part, tree in state.items():
+        # T5X calls the parameters "target", and converts no other part when it saves.
+        saved_dtype = dtype if part == "target" else None
         for leaf in jax.tree.leaves(tree):
-            item_size = width if width and part == "target" else leaf.dtype.itemsize
-            total += math.prod(leaf.shape) * item_size
+            leaf_dtype = leaf.dtype if saved_dtype is None else jnp.dtype(saved_dtype)
+            total += math.prod(leaf.shape) * leaf_dtype.itemsize
     return total
 
 
 def _replace_default_manager(config: Any) -> Any:
-    """Return T5X's configuration of checkpoints with this manager instead of T5X's default."""
-    if config is None or config.checkpoint_manager_cls is not _Upstream:
+    """Return T5X's configuration of checkpoints with `Manager` instead of T5X's default class."""
+    if config is None or config.checkpoint_manager_cls is not _T5xManager:
         return config
     config = copy.copy(config)
     config.checkpoint_manager_cls = Manager
@@ -362,13 +403,13 @@ def _replace_default_manager(config: Any) -> Any:
 
 
 def install() -> None:
-    """Have T5X use this manager instead of its default one. A manager of the user's own stays."""
+    """Make T5X use `Manager` instead of its default class, unless gin sets another class."""
     upstream = utils.create_orbax_checkpoint_manager
-    if getattr(upstream, "of_rosetta", False):
+    if getattr(upstream, "is_replaced", False):
         return
 
     @functools.wraps(upstream)
-    def create(*, save_cfg: Any = None, restore_cfg: Any = None, **others: Any) -> Any:
+    def create_manager(*, save_cfg: Any = None, restore_cfg: Any = None, **others: Any) -> Any:
         manager = upstream(
             save_cfg=_replace_default_manager(save_cfg),
             restore_cfg=_replace_default_manager(restore_cfg),
@@ -378,5 +419,5 @@ def install() -> None:
             manager.transformations = save_cfg.state_transformation_fns
         return manager
 
-    create.of_rosetta = True  # type: ignore[attr-defined]
-    utils.create_orbax_checkpoint_manager = create
+    create_manager.is_replaced = True  # type: ignore[attr-defined]
+    utils.create_orbax_checkpoint_manager = create_manager

@@ -206,7 +206,7 @@ def test_all_processes_learn_of_a_refusal(
 
     def enter(rank: int) -> None:
         try:
-            shared_run_lock.acquire_for_run(str(tmp_path), "MODEL_DIR", {}, rank, 3)
+            shared_run_lock.acquire_shared_lock(str(tmp_path), "MODEL_DIR", {}, rank, 3)
         except UserError as error:
             raised.append(str(error))
 

@@ -241,7 +241,7 @@ def test_missing_fp8_state_starts_anew(tmp_path: Path, capsys: pytest.CaptureFix
     assert np.array_equal(state["dense"]["kernel_scale"], [1.0])
     assert not np.any(state["dense"]["kernel_amax_history"])
     assert _same(found.param_states, Model().state(5).param_states)
-    assert "no FP8 state: it begins anew" in capsys.readouterr().err
+    assert "no FP8 state: FP8 starts with its initial state" in capsys.readouterr().err
 
 
 def test_fp8_state_is_not_used_in_a_run_without_fp8(
