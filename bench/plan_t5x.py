@@ -115,11 +115,11 @@ def plan_case(case: dict[str, Any]) -> dict[str, Any]:
     compiled = t5x_step.compile_t5x_step(
         [f"rosetta/t5x/gin/t5_1_1/{case['size']}.gin", "rosetta/t5x/gin/runs/pretrain.gin"],
         [f"{name} = {gin_text.format_literal(value)}" for name, value in settings.items()],
-        card="h100",
+        gpu_name="h100",
         nodes=max(gpus // 8, 1),
         per_node=min(gpus, 8),
         tensor_parallel=tp,
-        batch=batch,
+        batch_size=batch,
         lengths={"inputs": 512, "targets": 128},
         fsdp=case.get("fsdp", False),
         change=use_upstream_network if case.get("upstream") else None,

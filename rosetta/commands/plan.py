@@ -235,7 +235,7 @@ def _plan_pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any
         f"plan: compiling the step of {args.config} for {gpu_count} x {args.card}: one to ten "
         "minutes"
     )
-    step = pax_step.compile_pax_step(experiment, card=args.card, nodes=nodes, per_node=per_node)
+    step = pax_step.compile_pax_step(experiment, gpu_name=args.card, nodes=nodes, per_node=per_node)
     if hlo:
         run_folders.write_file(hlo, step.compiled.text)
     result = step.report()
@@ -273,11 +273,11 @@ def _plan_t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any
     compiled = t5x_step.compile_t5x_step(
         files,
         bindings,
-        card=args.card,
+        gpu_name=args.card,
         nodes=nodes,
         per_node=per_node,
         tensor_parallel=args.tp,
-        batch=batch,
+        batch_size=batch,
         lengths={"inputs": args.inputs, "targets": args.targets},
         fsdp=args.fsdp,
     )

@@ -53,14 +53,14 @@ def format_pax_report(report: dict[str, Any]) -> str:
     return f"{step_report.format_step_report(report)}\n{traffic.format_traffic(flows, loops)}"
 
 
-def prepare_pax_compilation(config: str, card: str, hyper: Mapping[str, object]) -> None:
+def prepare_pax_compilation(config: str, gpu_name: str, hyper: Mapping[str, object]) -> None:
     """Set up JAX to compile an experiment for a GPU. Call this before JAX is imported.
 
     XLA gets the flags that a run of this experiment has.
 
     Args:
         config: The experiment.
-        card: The short name of the GPU.
+        gpu_name: The short name of the GPU, as --card takes it.
         hyper: Hyper-parameter -> value.
 
     Raises:
@@ -68,9 +68,12 @@ def prepare_pax_compilation(config: str, card: str, hyper: Mapping[str, object])
     """
     t5x_step.prepare_compilation(
         launch_flags.resolve_default_flags(
-            "pax", config, precision="fp8-xla" if hyper.get("USE_FP8") else "bf16", accelerator=card
+            "pax",
+            config,
+            precision="fp8-xla" if hyper.get("USE_FP8") else "bf16",
+            accelerator=gpu_name,
         ),
-        card,
+        gpu_name,
     )
     if not all(importlib.util.find_spec(name) for name in ("paxml", "praxis")):
         raise UserError(
@@ -109,12 +112,14 @@ def make_experiment(config: str, hyper: Mapping[str, object]) -> Any:
     return experiment
 
 
-def compile_pax_step(experiment: Any, *, card: str, nodes: int, per_node: int) -> CompiledPaxStep:
+def compile_pax_step(
+    experiment: Any, *, gpu_name: str, nodes: int, per_node: int
+) -> CompiledPaxStep:
     """Compile the train step of an experiment, as paxml.main would run it.
 
     Args:
         experiment: An instance of an experiment class, with its hyper-parameters set.
-        card: The short name of the GPU.
+        gpu_name: The short name of the GPU, as --card takes it.
         nodes: The number of nodes.
         per_node: GPUs of each node.
 
@@ -123,7 +128,7 @@ def compile_pax_step(experiment: Any, *, card: str, nodes: int, per_node: int) -
     """
     started = time.monotonic()
     lowered, parameters = lower_pax_step(
-        experiment, t5x_step.describe_devices(card, nodes, per_node)
+        experiment, t5x_step.describe_devices(gpu_name, nodes, per_node)
     )
     return CompiledPaxStep(t5x_step.compile_step(lowered, started), per_node, parameters)
 

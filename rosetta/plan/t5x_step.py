@@ -1,7 +1,8 @@
 """Compile the train step of a T5X run for a GPU that this machine does not have.
 
-The step is the real one of T5X's `train`. XLA gets a description of the GPU and of the cluster, and
-no array is allocated.
+The step is the one that T5X's `train` runs. XLA gets a description of the GPU and of the cluster,
+and no array is allocated. `pax_step` uses the functions here that do not depend on T5X:
+`prepare_compilation`, `require_compiler`, `describe_devices` and `compile_step`.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ if TYPE_CHECKING:
 
     from rosetta.core.gpus import Gpu
 
-# Autotuning measures kernels on the GPU.
+# Autotuning would run kernels on the GPU, which this machine does not have.
 NO_AUTOTUNING_FLAG = "--xla_gpu_autotune_level=0"
 
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """A compiled step.
+    """A compiled step, with what XLA says about its memory.
 
     Attributes:
         text: The optimised HLO module.
         arguments: Bytes of the arguments on each device.
         outputs: Bytes of the outputs on each device.
-        aliased: Bytes that are both arguments and outputs.
+        aliased: Bytes of the outputs that reuse the memory of arguments, on each device.
         temporaries: Bytes of temporary arrays on each device.
-        seconds: The time for lowering and compiling.
-        rss: The most memory of this process so far, in bytes.
+        seconds: The time from `started` of compile_step until the step is compiled.
+        rss: The peak memory (resident set size) of this process so far, in bytes.
     """
 
     text: str
@@ -51,48 +52,48 @@ class CompiledStep:
 
     @property
     def peak(self) -> int:
-        """The most bytes that are in use on a device at once, as XLA plans it."""
+        """The peak memory of a device in bytes, as XLA plans it."""
         return self.arguments + self.outputs - self.aliased + self.temporaries
 
 
-def prepare_t5x_compilation(fp8: str, size: str, card: str) -> None:
+def prepare_t5x_compilation(fp8: str, size: str, gpu_name: str) -> None:
     """Set up JAX to compile a T5X step for a GPU. Call this before JAX is imported.
 
     XLA gets the flags that a run of this model has.
 
     Args:
         fp8: The value of T5Config.fp8.
-        size: T5_SIZE.
-        card: The short name of the GPU.
+        size: The size of the model, as T5_SIZE names it.
+        gpu_name: The short name of the GPU, as --card takes it.
 
     Raises:
         UserError: See `require_compiler`.
     """
-    prepare_compilation(t5x_model_options.resolve_xla_flags(fp8, size, card), card)
+    prepare_compilation(t5x_model_options.resolve_xla_flags(fp8, size, gpu_name), gpu_name)
 
 
-def prepare_compilation(options: Mapping[str, object], card: str) -> None:
-    """Set up the environment variables with which JAX compiles for a GPU without having it.
+def prepare_compilation(options: Mapping[str, object], gpu_name: str) -> None:
+    """Set the environment variables that let JAX compile for a GPU which is not there.
 
-    Call this before JAX is imported. The flags in XLA_FLAGS come last, where they take precedence.
+    Call this before JAX is imported. The flags that the user has in XLA_FLAGS come last, so that
+    they take precedence.
 
     Args:
-        options: The XLA flags, flag without dashes -> value.
-        card: The short name of the GPU.
+        options: The XLA flags of the run, flag without dashes -> value.
+        gpu_name: The short name of the GPU, as --card takes it.
 
     Raises:
         UserError: See `require_compiler`.
     """
-    user_flags, _ = xla_flags.update_flags(
-        os.environ.get("XLA_FLAGS", ""), xla_flags.find_jaxlib_version()
+    jaxlib_version = xla_flags.find_jaxlib_version()
+    user_flags, _notices = xla_flags.update_flags(os.environ.get("XLA_FLAGS", ""), jaxlib_version)
+    run_flags, _notices = xla_flags.update_flags(
+        xla_flags.join_flags(xla_flags.format_flags(options)), jaxlib_version
     )
-    flags, _ = xla_flags.update_flags(
-        xla_flags.join_flags(xla_flags.format_flags(options)), xla_flags.find_jaxlib_version()
-    )
-    require_compiler(gpus.get_gpu(card, "--card"))
+    require_compiler(gpus.get_gpu(gpu_name, "--card"))
     os.environ["JAX_PLATFORMS"] = "cuda,cpu"
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
-    os.environ["XLA_FLAGS"] = xla_flags.join_flags([*flags, NO_AUTOTUNING_FLAG, *user_flags])
+    os.environ["XLA_FLAGS"] = xla_flags.join_flags([*run_flags, NO_AUTOTUNING_FLAG, *user_flags])
 
 
 def require_compiler(gpu: Gpu) -> None:
@@ -113,8 +114,10 @@ def require_compiler(gpu: Gpu) -> None:
             "use an environment or image for cuda12 or cuda13",
             kind=UNSUPPORTED,
         )
-    oldest = min(gpus.OLDEST_CAPABILITY.get(version, (0, 0)) for version in cuda_versions)
-    if gpu.capability < oldest:
+    oldest_capability = min(
+        gpus.OLDEST_CAPABILITY.get(version, (0, 0)) for version in cuda_versions
+    )
+    if gpu.capability < oldest_capability:
         raise UserError(
             f"CUDA {max(cuda_versions)} of this environment does not support {gpu.name}",
             f"--card {gpu.short_name}",
@@ -124,33 +127,33 @@ def require_compiler(gpu: Gpu) -> None:
         )
 
 
-def describe_devices(card: str, nodes: int, per_node: int) -> list[Any]:
-    """Return the devices of a cluster that is only described.
+def describe_devices(gpu_name: str, nodes: int, per_node: int) -> list[Any]:
+    """Return JAX devices of a cluster that need not exist: JAX can only compile for them.
 
     Args:
-        card: The short name of the GPU.
+        gpu_name: The short name of the GPU, as --card takes it.
         nodes: The number of nodes.
-        per_node: GPUs of each node.
+        per_node: The number of GPUs of each node.
     """
     from jax.experimental import topologies
 
     topology = topologies.get_topology_desc(
         platform="cuda",
         topology_name="",
-        target_config=xla_target.describe_target(gpus.get_gpu(card, "--card")),
-        topology=f"1x{nodes}x{per_node}",
+        target_config=xla_target.describe_target(gpus.get_gpu(gpu_name, "--card")),
+        topology=f"1x{nodes}x{per_node}",  # partitions x nodes x GPUs
     )
     return list(topology.devices)
 
 
-def make_batch_shapes(model: Any, batch: int, lengths: Mapping[str, int]) -> dict[str, Any]:
-    """Return feature -> shape of a batch, as `rosetta.data` makes it.
+def make_batch_shapes(model: Any, batch_size: int, lengths: Mapping[str, int]) -> dict[str, Any]:
+    """Return the shape and type of each feature of a batch, as `rosetta.data` makes it.
 
     A decoder-only model has inputs and targets in one sequence.
 
     Args:
         model: The T5X model.
-        batch: The number of sequences.
+        batch_size: The number of sequences of the global batch.
         lengths: "inputs" and "targets" -> tokens.
     """
     import jax
@@ -164,22 +167,23 @@ def make_batch_shapes(model: Any, batch: int, lengths: Mapping[str, int]) -> dic
         if isinstance(model, models.DecoderOnlyModel)
         else seqio_features.ENCODER_DECODER
     )
+    feature_lengths = seqio_features.compute_feature_lengths(kind, **lengths, pack=False)
     return {
-        name: jax.ShapeDtypeStruct((batch, length), jnp.int32)
-        for name, length in seqio_features.compute_feature_lengths(
-            kind, **lengths, pack=False
-        ).items()
+        name: jax.ShapeDtypeStruct((batch_size, length), jnp.int32)
+        for name, length in feature_lengths.items()
     }
 
 
-def lower_step(model: Any, trainer: Any, partitioner: Any, batch: Mapping[str, Any]) -> Any:
-    """Return the lowered step of a trainer class, as T5X's `train` builds and jits it.
+def lower_step(
+    model: Any, trainer_class: Any, partitioner: Any, batch_shapes: Mapping[str, Any]
+) -> Any:
+    """Return the lowered step of a trainer, as T5X's `train` builds and jits it.
 
     Args:
         model: The T5X model.
-        trainer: The trainer class.
+        trainer_class: The class of the trainer.
         partitioner: The partitioner.
-        batch: Feature -> shape.
+        batch_shapes: The shapes of make_batch_shapes.
     """
     import jax
     from t5x import utils
@@ -187,14 +191,14 @@ def lower_step(model: Any, trainer: Any, partitioner: Any, batch: Mapping[str, A
     initializer = utils.TrainStateInitializer(
         optimizer_def=model.optimizer_def,
         init_fn=model.get_initial_variables,
-        input_shapes={name: feature.shape for name, feature in batch.items()},
-        input_types={name: feature.dtype for name, feature in batch.items()},
+        input_shapes={name: feature.shape for name, feature in batch_shapes.items()},
+        input_types={name: feature.dtype for name, feature in batch_shapes.items()},
         partitioner=partitioner,
     )
-    state = initializer.global_train_state_shape
-    instance = trainer(
+    state_shapes = initializer.global_train_state_shape
+    trainer = trainer_class(
         model=model,
-        train_state=state,
+        train_state=state_shapes,
         partitioner=partitioner,
         eval_names=[],
         summary_dir=None,
@@ -202,13 +206,20 @@ def lower_step(model: Any, trainer: Any, partitioner: Any, batch: Mapping[str, A
         rng=jax.random.PRNGKey(0),
     )
     try:
-        return instance._partitioned_train_step.lower(state, dict(batch))  # noqa: SLF001 - its train() calls this
+        # The jitted function that T5X's trainer calls for each step.
+        step = trainer._partitioned_train_step  # noqa: SLF001
+        return step.lower(state_shapes, dict(batch_shapes))
     finally:
-        instance.close()
+        trainer.close()
 
 
 def compile_step(lowered: Any, started: float) -> CompiledStep:
-    """Compile a lowered step. `started` is time.monotonic() before it was lowered."""
+    """Compile a lowered step.
+
+    Args:
+        lowered: The step that lower_step returned.
+        started: When the preparation of the step began (time.monotonic).
+    """
     compiled = lowered.compile()
     memory = compiled.memory_analysis()
     return CompiledStep(
@@ -226,11 +237,11 @@ def compile_t5x_step(
     files: Sequence[str],
     bindings: Sequence[str],
     *,
-    card: str,
+    gpu_name: str,
     nodes: int,
     per_node: int,
     tensor_parallel: int,
-    batch: int,
+    batch_size: int,
     lengths: Mapping[str, int],
     fsdp: bool = False,
     change: Callable[[Any, Any], tuple[Any, Any]] | None = None,
@@ -240,14 +251,14 @@ def compile_t5x_step(
     Args:
         files: The gin files of the model and the run.
         bindings: Gin bindings that override them.
-        card: The short name of the GPU.
+        gpu_name: The short name of the GPU, as --card takes it.
         nodes: The number of nodes.
-        per_node: GPUs of each node.
-        tensor_parallel: The number of GPUs that share a model.
-        batch: The number of sequences of the global batch.
+        per_node: The number of GPUs of each node.
+        tensor_parallel: The number of GPUs that share one copy of the model.
+        batch_size: The number of sequences of the global batch.
         lengths: "inputs" and "targets" -> tokens.
-        fsdp: Whether the optimizer's state is sharded over the data axis.
-        change: Returns the model and the trainer class to compile instead of the run's.
+        fsdp: Whether the optimizer's state is sharded over the data axes, too.
+        change: Takes the run's model and trainer class, and returns those to compile instead.
 
     Raises:
         UserError: The gin files or the layout are not valid.
@@ -259,17 +270,18 @@ def compile_t5x_step(
     started = time.monotonic()
     with (
         gin_evaluation.arguments(files, bindings) as run,
+        # Small arrays, such as random keys, are made on the CPU: the GPU is not there.
         jax.default_device(jax.devices("cpu")[0]),
     ):
-        layout = partitioning.PjitPartitioner(
+        partitioner = partitioning.PjitPartitioner(
             tensor_parallel,
             fsdp=fsdp,
-            devices=describe_devices(card, nodes, per_node),
+            devices=describe_devices(gpu_name, nodes, per_node),
             logical_axis_rules=partitioning.standard_logical_axis_rules(),
         )
-        model, trainer = run["model"], run["trainer_cls"]
+        model, trainer_class = run["model"], run["trainer_cls"]
         if change:
-            model, trainer = change(model, trainer)
-        return compile_step(
-            lower_step(model, trainer, layout, make_batch_shapes(model, batch, lengths)), started
-        )
+            model, trainer_class = change(model, trainer_class)
+        batch_shapes = make_batch_shapes(model, batch_size, lengths)
+        lowered = lower_step(model, trainer_class, partitioner, batch_shapes)
+        return compile_step(lowered, started)

@@ -26,7 +26,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return CompiledStep(TEXT, 1, 1, 0, 1, 1.0, 1)
 
     monkeypatch.setattr(
-        t5x_step, "prepare_t5x_compilation", lambda fp8, size, card: seen.append((fp8, size, card))
+        t5x_step, "prepare_t5x_compilation", lambda fp8, size, gpu: seen.append((fp8, size, gpu))
     )
     monkeypatch.setattr(t5x_step, "compile_t5x_step", t5x)
     return seen
@@ -197,11 +197,11 @@ def test_the_compiled_step_has_the_settings_of_the_command_line(
     }
     lengths = {"inputs": 512, "targets": 128}
     assert cluster == {
-        "card": "h100",
+        "gpu_name": "h100",
         "nodes": 2,
         "per_node": 8,
         "tensor_parallel": 2,
-        "batch": 32,
+        "batch_size": 32,
         "lengths": lengths,
         "fsdp": True,
     }
