@@ -18,12 +18,13 @@ from rosetta.launch.rendering import Options, Rendering
 if TYPE_CHECKING:
     from rosetta.core.run_description import Run
 
-PORT = 29400  # of the coordinator
+COORDINATOR_PORT = 29400  # on the first pod, for JAX's distributed service
 _JOB_NAME, _CONTAINER_NAME = "node", "rosetta"
 # Names of pods start with the name of the JobSet, and have at most 63 characters.
-_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+_VALID_NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+# pvc:CLAIM or pvc:CLAIM/FOLDER.
 _CLAIM = re.compile(r"pvc:([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)(/[^:]*)?")
-_MAX_RESTARTS = 10
+_MAX_RESTARTS = 10  # of a set in which a pod failed or was lost
 
 
 def render_jobset(run: Run, options: Options) -> Rendering:
@@ -46,15 +47,23 @@ def render_jobset(run: Run, options: Options) -> Rendering:
 def make_jobset(run: Run, options: Options) -> dict[str, Any]:
     """Return the JobSet as a document.
 
+    Its one job has a pod for each node. The pods find each other by their names, NAME-node-0-INDEX,
+    in the subdomain NAME.
+
+    Args:
+      run: the run.
+      options: the options for Kubernetes: image, name, requeue, warning, secret and namespace.
+
     Raises:
       UserError: see render_jobset.
     """
     name = rendering.choose_job_name(run, options)
-    if not _LABEL.fullmatch(name):
+    if not _VALID_NAME.fullmatch(name):
         raise UserError(
             "not a valid name in Kubernetes",
             f"--job-name={name}",
-            "give up to 40 lower-case letters, digits and dashes; start with a letter",
+            "give up to 40 lower-case letters, digits and dashes; start with a letter, and do not "
+            "end with a dash",
             kind=INVALID,
             value=name,
         )
@@ -66,37 +75,9 @@ def make_jobset(run: Run, options: Options) -> dict[str, Any]:
     }
     spec: dict[str, Any] = {"network": {"enableDNSHostnames": True, "subdomain": name}}
     if options.requeue:
-        # A run that ended early is restarted any number of times. A run that failed is restarted
-        # at most _MAX_RESTARTS times.
-        job["podFailurePolicy"] = {
-            "rules": [
-                {
-                    "action": "FailJob",
-                    "onExitCodes": {
-                        "containerName": _CONTAINER_NAME,
-                        "operator": "In",
-                        "values": [exit_status.ENDED_EARLY],
-                    },
-                }
-            ]
-        }
-        spec["failurePolicy"] = {
-            "maxRestarts": _MAX_RESTARTS,
-            "rules": [
-                {
-                    "name": "early",
-                    "action": "RestartJobSetAndIgnoreMaxRestarts",
-                    "onJobFailureReasons": ["PodFailurePolicy"],
-                }
-            ],
-        }
-    spec["replicatedJobs"] = [
-        {
-            "name": _JOB_NAME,
-            "replicas": 1,
-            "template": {"spec": {**job, "template": {"spec": _make_pod(run, options, name)}}},
-        }
-    ]
+        job["podFailurePolicy"], spec["failurePolicy"] = _make_failure_policies()
+    job["template"] = {"spec": _make_pod(run, options, name)}
+    spec["replicatedJobs"] = [{"name": _JOB_NAME, "replicas": 1, "template": {"spec": job}}]
     metadata = {"name": name}
     if options.namespace:
         metadata["namespace"] = options.namespace
@@ -106,6 +87,37 @@ def make_jobset(run: Run, options: Options) -> dict[str, Any]:
         "metadata": metadata,
         "spec": spec,
     }
+
+
+def _make_failure_policies() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the policy of the job and that of the JobSet, which restart a run that ended.
+
+    If a pod exits with ENDED_EARLY, the job fails with the reason PodFailurePolicy. The JobSet
+    restarts after that reason any number of times, and after any other at most _MAX_RESTARTS times.
+    """
+    job_policy = {
+        "rules": [
+            {
+                "action": "FailJob",
+                "onExitCodes": {
+                    "containerName": _CONTAINER_NAME,
+                    "operator": "In",
+                    "values": [exit_status.ENDED_EARLY],
+                },
+            }
+        ]
+    }
+    jobset_policy = {
+        "maxRestarts": _MAX_RESTARTS,
+        "rules": [
+            {
+                "name": "early",
+                "action": "RestartJobSetAndIgnoreMaxRestarts",
+                "onJobFailureReasons": ["PodFailurePolicy"],
+            }
+        ],
+    }
+    return job_policy, jobset_policy
 
 
 def _make_pod(run: Run, options: Options, jobset_name: str) -> dict[str, Any]:
@@ -128,7 +140,7 @@ def _make_pod(run: Run, options: Options, jobset_name: str) -> dict[str, Any]:
         "command": [_escape_dollars(word) for word in _make_command(run, jobset_name)],
         "env": [_make_variable(name, value, options) for name, value in variables.items()],
         **gpus,
-        "ports": [{"containerPort": PORT}],
+        "ports": [{"containerPort": COORDINATOR_PORT}],
         "volumeMounts": mounts,
         "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
     }
@@ -150,7 +162,7 @@ def _make_command(run: Run, jobset_name: str) -> list[str]:
         "spawn",
         f"--nodes={run.nodes}",
         f"--per-node={rendering.count_processes_per_node(run)}",
-        f"--coordinator={jobset_name}-{_JOB_NAME}-0-0.{jobset_name}:{PORT}",
+        f"--coordinator={jobset_name}-{_JOB_NAME}-0-0.{jobset_name}:{COORDINATOR_PORT}",
         "--",
         *run.entry,
     ]
@@ -164,7 +176,16 @@ def _make_variable(name: str, value: str, options: Options) -> dict[str, Any]:
 
 
 def _make_mount(name: str, outside: str, inside: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the mount and the volume of a node's folder, or of pvc:CLAIM[/FOLDER]."""
+    """Return the mount of the container and the volume of the pod for a folder.
+
+    Args:
+      name: the name of the volume.
+      outside: a folder of the node, or pvc:CLAIM[/FOLDER].
+      inside: the folder in the container.
+
+    Raises:
+      UserError: Kubernetes cannot mount the folder.
+    """
     claim = _CLAIM.fullmatch(outside)
     if not inside.startswith("/") or ":" in inside or not (claim or outside.startswith("/")):
         raise UserError(
@@ -184,5 +205,5 @@ def _make_mount(name: str, outside: str, inside: str) -> tuple[dict[str, Any], d
 
 
 def _escape_dollars(text: str) -> str:
-    """Double each dollar sign, because Kubernetes replaces $(NAME) by the value of a variable."""
+    """Double each dollar sign: Kubernetes expands $(NAME), and reads $$ as one dollar sign."""
     return text.replace("$", "$$")
