@@ -1,4 +1,4 @@
-"""The candidates of a tuning: the batch, and the switches that can have an effect on a run."""
+"""The candidates that `rosetta tune` tries: the batch, switches of presets, and "combine"."""
 
 from __future__ import annotations
 
@@ -15,17 +15,28 @@ if TYPE_CHECKING:
     from rosetta.presets.resolution import ResolvedPreset
     from rosetta.tune.search import Choice
 
-BATCH, COMBINE = "batch", "combine"
-# The switches are tried in this order. A profile (pgle) is not among them: it takes longer than a
-# trial. A plan does not see what the launch switches gain.
-LAUNCH_SWITCHES = ("command-buffers", "no-command-buffers", "user-buffers")
-LOOP_SWITCHES = ("pipelined-collectives", "double-buffering")
-SPLIT_SWITCH = "windowed-einsum"
-ALL_CANDIDATES = (BATCH, *LAUNCH_SWITCHES, *LOOP_SWITCHES, SPLIT_SWITCH, COMBINE)
+BATCH = "batch"  # doubles the batch as long as that makes the run faster
+COMBINE = "combine"  # sets the field `combine` of presets to "layers"
+# The candidates are tried in the order of ALL_CANDIDATES. The switch `pgle` is not one of them,
+# because it needs a profile, which takes longer than a trial.
+#
+# Switches whose gain shows only when the step runs: a plan, which compiles the step, cannot tell.
+GRAPH_SWITCHES = ("command-buffers", "no-command-buffers")
+RUNTIME_SWITCHES = (*GRAPH_SWITCHES, "user-buffers")
+# Switches for steps that have collectives in a loop.
+COLLECTIVE_LOOP_SWITCHES = ("pipelined-collectives", "double-buffering")
+TENSOR_PARALLEL_SWITCH = "windowed-einsum"
+ALL_CANDIDATES = (
+    BATCH,
+    *RUNTIME_SWITCHES,
+    *COLLECTIVE_LOOP_SWITCHES,
+    TENSOR_PARALLEL_SWITCH,
+    COMBINE,
+)
 
 
 def choose_default_candidates(run: Run, *, planned: bool, on_cpu: bool) -> list[str]:
-    """Return the candidates to try if the user names none.
+    """Return the candidates that can make a run faster, to try if the user names none.
 
     Args:
         run: The run to tune.
@@ -37,35 +48,41 @@ def choose_default_candidates(run: Run, *, planned: bool, on_cpu: bool) -> list[
     has_several_gpus = run.nodes * run.gpus_per_node > 1
     names = [BATCH]
     if not planned:
-        names += LAUNCH_SWITCHES if has_several_gpus else LAUNCH_SWITCHES[:2]
+        names += RUNTIME_SWITCHES if has_several_gpus else GRAPH_SWITCHES
     if has_several_gpus:
-        names += LOOP_SWITCHES if _has_collective_loop(run) else ()
-        names += [SPLIT_SWITCH] if _splits_products(run) else []
+        if _has_collective_loop(run):
+            names += COLLECTIVE_LOOP_SWITCHES
+        if _uses_tensor_parallelism(run):
+            names.append(TENSOR_PARALLEL_SWITCH)
         names.append(COMBINE)
     return names
 
 
 def parse_candidates(text: str, *, planned: bool) -> list[str]:
-    """Return the names in a list that is separated by commas.
+    """Return the candidates that --try names.
+
+    Args:
+        text: The value of --try: names, separated by commas.
+        planned: Whether the trials are plans instead of runs on the GPU.
 
     Raises:
-        UserError: A name is unknown, or a plan does not see its effect.
+        UserError: A name is unknown, or a plan cannot tell what the switch gains.
     """
     names = parse_list("--try", text)
     for name in names:
         if name not in ALL_CANDIDATES:
             raise UserError(
-                f"{name!r} cannot be tried",
+                f"{name!r} is not a candidate",
                 "--try",
                 f"choose from: {', '.join(ALL_CANDIDATES)}",
                 kind=UNKNOWN,
                 value=name,
             )
-        if planned and name in LAUNCH_SWITCHES:
+        if planned and name in RUNTIME_SWITCHES:
             raise UserError(
-                f"a plan does not see what {name} gains",
+                f"a plan cannot tell what {name} gains",
                 "--try",
-                "try it on the GPU itself, without --card",
+                f"leave {name} out, or run the trials on the GPU: leave --card out",
                 kind=UNSUPPORTED,
                 value=name,
             )
@@ -73,7 +90,7 @@ def parse_candidates(text: str, *, planned: bool) -> list[str]:
 
 
 def drop_active_candidates(names: Iterable[str], resolved: ResolvedPreset) -> list[str]:
-    """Return the candidates that the preset does not use already, each of them once."""
+    """Return the candidates that the preset does not use already, without duplicates."""
     active = set(resolved.get("switches") or ())
     if resolved.get("combine") == "layers":
         active.add(COMBINE)
@@ -81,16 +98,19 @@ def drop_active_candidates(names: Iterable[str], resolved: ResolvedPreset) -> li
 
 
 def make_candidate_choice(name: str) -> Choice:
-    """Return what a candidate, other than the batch, adds to a choice."""
+    """Return the settings of a candidate: a switch, or COMBINE. The batch has no such settings."""
     from rosetta.tune.search import Choice
 
-    return Choice(fields=((COMBINE, "layers"),)) if name == COMBINE else Choice(switches=(name,))
+    if name == COMBINE:
+        return Choice(fields=((COMBINE, "layers"),))
+    return Choice(switches=(name,))
 
 
 def _has_collective_loop(run: Run) -> bool:
     """Return whether the step has a loop with collectives, over layers or over microbatches.
 
-    Paxml always computes the layers in a loop.
+    For Pax the answer is always yes, because most experiments compute their layers in a loop. The
+    variable USE_REPEATED_LAYER is not looked at.
     """
     return (
         run.framework == "pax"
@@ -99,8 +119,9 @@ def _has_collective_loop(run: Run) -> bool:
     )
 
 
-def _splits_products(run: Run) -> bool:
-    """Return whether several GPUs share a matrix product, as in tensor parallelism."""
+def _uses_tensor_parallelism(run: Run) -> bool:
+    """Return whether several GPUs share a matrix product."""
     if run.framework == "pax":
+        # The last axis of both meshes, within and across nodes, is the tensor axis.
         return any(shape[-1] > 1 for shape in run.mesh.values())
     return bool(read_setting(run.env, "TP_SIZE") > 1)

@@ -84,7 +84,7 @@ def run(preset: str, gpus: int = 8, **settings: str) -> Run:
 def test_default_candidates(described: Run, names: list[str]) -> None:
     assert candidates.choose_default_candidates(described, planned=False, on_cpu=False) == names
     assert candidates.choose_default_candidates(described, planned=True, on_cpu=False) == [
-        name for name in names if name not in candidates.LAUNCH_SWITCHES
+        name for name in names if name not in candidates.RUNTIME_SWITCHES
     ]
     assert candidates.choose_default_candidates(described, planned=False, on_cpu=True) == [
         "batch"
