@@ -158,7 +158,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     source = _open_model(args.source, layout, args.norm_epsilon or DEFAULT_EPSILON)
     cast = Cast(DTYPES["float32" if args.to == "pax" else args.dtype or "bfloat16"])
     llama.check_tensors(source, str(args.source))
-    parameter_count = llama.count_parameters(source.shape)
+    parameter_count = llama.count_parameters(source.sizes)
     with output_folder.create_folder(args.out, parameter_count * cast.dtype.itemsize) as part:
         _write_model(args, source, cast, part)
         _check_readable(args, source, cast.dtype, part)
@@ -166,7 +166,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         if tokenizer.is_file():
             shutil.copyfile(tokenizer, part / TOKENIZER)
     adapted = getattr(source, "adapted", 0)
-    tensor_count = len(llama.list_tensor_sizes(source.shape))
+    tensor_count = len(llama.list_tensor_shapes(source.sizes))
     counts = f"{tensor_count} tensors, {parameter_count:,} parameters, {cast.dtype.name}"
     lines = [
         f"{escape(str(args.out), keep='')}: {counts}",
@@ -174,12 +174,12 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         "read back and compared: every tensor was written as it should be",
     ]
     if args.to == "pax":
-        lines.append(pax_checkpoint.describe_experiment(source.shape))
+        lines.append(pax_checkpoint.describe_experiment(source.sizes))
     result = {
         "from": layout,
         "to": args.to,
         "out": str(args.out),
-        "shape": vars(source.shape),
+        "shape": vars(source.sizes),
         "parameters": parameter_count,
         "rounded": cast.rounded,
         "lora": adapted,
@@ -253,7 +253,7 @@ def _write_model(args: argparse.Namespace, source: Any, cast: Any, part: Path) -
     """Write the tensors of the source to the folder `part`, in the layout --to."""
     from rosetta.convert import huggingface, llama, meta_llama, pax_checkpoint
 
-    total = len(llama.list_tensor_sizes(source.shape))
+    total = len(llama.list_tensor_shapes(source.sizes))
 
     def convert_tensors() -> Iterator[tuple[str, Any]]:
         for number, (name, tensor) in enumerate(llama.read_tensors(source, str(args.source)), 1):
@@ -262,13 +262,13 @@ def _write_model(args: argparse.Namespace, source: Any, cast: Any, part: Path) -
 
     if args.to == "pax":
         pax_checkpoint.write_checkpoint(
-            part, source.shape, convert_tensors(), repeated=args.repeated
+            part, source.sizes, convert_tensors(), repeated=args.repeated
         )
     elif args.to == "meta":
-        meta_llama.write_model(part, source.shape, convert_tensors(), cast.dtype, parts=args.parts)
+        meta_llama.write_model(part, source.sizes, convert_tensors(), cast.dtype, parts=args.parts)
     else:
         extra = getattr(source, "extra", None)
-        huggingface.write_model(part, source.shape, convert_tensors(), cast.dtype, extra)
+        huggingface.write_model(part, source.sizes, convert_tensors(), cast.dtype, extra)
 
 
 def _check_readable(args: argparse.Namespace, source: Any, dtype: Any, part: Path) -> None:
@@ -278,7 +278,7 @@ def _check_readable(args: argparse.Namespace, source: Any, dtype: Any, part: Pat
       UserError: It cannot, or differs. The error names the folder OUT, because `part` is removed.
     """
     try:
-        written = _open_model(part, args.to, source.shape.epsilon)
+        written = _open_model(part, args.to, source.sizes.epsilon)
         check_written(source, written, dtype, args.out)
     except UserError as error:
         if not error.where.startswith(str(part)):
@@ -318,21 +318,21 @@ def check_written(source: Any, written: Any, dtype: Any, out: Path) -> None:
       out: The folder that errors name.
 
     Raises:
-      UserError: A tensor, or a size of the model, differs.
+      UserError: A tensor or a size of the model differs.
     """
     from rosetta.convert import llama
     from rosetta.convert.dtype_conversion import Cast, view_as_bits
 
-    if written.shape != source.shape:
+    if written.sizes != source.sizes:
         raise UserError(
-            f"the written model reads back as {written.shape} instead of {source.shape}",
+            f"the written model reads back as {written.sizes} instead of {source.sizes}",
             str(out),
             READ_BACK_ADVICE,
             kind=DIFFERS,
         )
     llama.check_tensors(written, str(out))
     cast = Cast(dtype)
-    names = list(llama.list_tensor_sizes(source.shape))
+    names = list(llama.list_tensor_shapes(source.sizes))
     for number, name in enumerate(names, 1):
         show_progress("comparing", number, len(names))
         expected = view_as_bits(cast(name, source.read(name)))

@@ -26,11 +26,11 @@ from rosetta.convert.llama import (
     EMBEDDING,
     NORM,
     OUTPUT,
-    ModelShape,
+    ModelSizes,
     check_no_leftover,
     check_rotary,
-    list_tensor_sizes,
-    split_layer,
+    list_tensor_shapes,
+    split_tensor_name,
 )
 from rosetta.core.errors import CONFLICT, DAMAGED, INVALID, MISSING, UNSUPPORTED, UserError
 
@@ -59,18 +59,18 @@ _ROTARY_BUFFER = re.compile(
 
 def to_hf_name(name: str) -> str:
     """Return Hugging Face's name of one of Meta's tensors."""
-    layer, name_in_layer = split_layer(name)
+    layer, name_in_layer = split_tensor_name(name)
     if layer is None:
         return f"{_TOP_NAMES[name]}.weight"
     return f"model.layers.{layer}.{_LAYER_NAMES[name_in_layer]}.weight"
 
 
-def _count_rotated_heads(name: str, shape: ModelShape) -> int:
+def _count_rotated_heads(name: str, sizes: ModelSizes) -> int:
     """Return the number of heads in a tensor that the rotary embedding rotates; 0 for others."""
     if name.endswith("attention.wq"):
-        return shape.heads
+        return sizes.heads
     if name.endswith("attention.wk"):
-        return shape.kv_heads
+        return sizes.kv_heads
     return 0
 
 
@@ -98,12 +98,12 @@ class _Config:
     """What a config.json says.
 
     Attributes:
-        shape: The sizes of the model.
+        sizes: The sizes of the model.
         ties_embedding: Whether the embedding is also the kernel of the logits.
         copied_fields: The fields that another config.json of the model needs too.
     """
 
-    shape: ModelShape
+    sizes: ModelSizes
     ties_embedding: bool
     copied_fields: dict[str, Any]
 
@@ -117,7 +117,7 @@ def _read_config(folder: Path) -> _Config:
     try:
         heads = config["num_attention_heads"]
         kv_heads, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
-        shape = ModelShape(
+        sizes = ModelSizes(
             layers=config["num_hidden_layers"],
             dim=config["hidden_size"],
             heads=heads,
@@ -140,7 +140,7 @@ def _read_config(folder: Path) -> _Config:
         if config.get(name) is not None
     }
     ties_embedding = bool(config.get("tie_word_embeddings"))
-    return _Config(shape.check(str(path)), ties_embedding, copied_fields)
+    return _Config(sizes.check(str(path)), ties_embedding, copied_fields)
 
 
 def _find_listed_file(folder: Path, name: str) -> Path:
@@ -172,7 +172,7 @@ class Source:
     """A model of Hugging Face; see `rosetta.convert.llama.Source`.
 
     Attributes:
-        shape: The sizes of the model.
+        sizes: The sizes of the model.
         extra: The fields of config.json that another config.json of the model needs too.
     """
 
@@ -187,7 +187,7 @@ class Source:
         """
         self.folder = folder
         config = _read_config(folder)
-        self.shape, self.extra = config.shape, config.copied_fields
+        self.sizes, self.extra = config.sizes, config.copied_fields
         self._ties_embedding = config.ties_embedding
         self._tensors: dict[str, torch_file.StoredTensor] = {}
         adapter = folder / "adapter_config.json"
@@ -284,13 +284,13 @@ class Source:
             )
         return tensor
 
-    def size(self, name: str) -> tuple[int, ...]:
-        """Return the size of a tensor by Meta's name.
+    def find_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor by Meta's name.
 
         Raises:
             UserError: The model does not have the tensor.
         """
-        return self._find_tensor(name).size
+        return self._find_tensor(name).shape
 
     def check_unused(self) -> None:
         """Check the tensors that the conversion leaves out.
@@ -299,10 +299,10 @@ class Source:
             UserError: A tensor is not one of a LLaMA, or contradicts config.json.
         """
         leftover = self._tensors.keys() - {
-            to_hf_name(name) for name in list_tensor_sizes(self.shape)
+            to_hf_name(name) for name in list_tensor_shapes(self.sizes)
         }
         for name in sorted(filter(_ROTARY_BUFFER.fullmatch, leftover)):
-            check_rotary(self._tensors[name](), self.shape, name, str(self.folder))
+            check_rotary(self._tensors[name](), self.sizes, name, str(self.folder))
             leftover.discard(name)
         check_no_leftover(leftover, str(self.folder))
         self._check_tied_output()
@@ -314,7 +314,7 @@ class Source:
             return
         embedding, output = self._tensors[embedding_name], self._tensors[output_name]
         if (
-            embedding.size != output.size
+            embedding.shape != output.shape
             or embedding.dtype != output.dtype
             or not np.array_equal(view_as_bits(embedding()), view_as_bits(output()))
         ):
@@ -331,7 +331,7 @@ class Source:
         Raises:
             UserError: The tensor is missing or damaged.
         """
-        heads, tensor = _count_rotated_heads(name, self.shape), self._find_tensor(name)()
+        heads, tensor = _count_rotated_heads(name, self.sizes), self._find_tensor(name)()
         return permute_to_pairs(tensor, heads) if heads else tensor
 
 
@@ -348,17 +348,17 @@ def _read_index(index: Path) -> set[str]:
     return set(weights.values())
 
 
-def _assign_files(shape: ModelShape, itemsize: int) -> list[list[str]]:
+def _assign_files(sizes: ModelSizes, itemsize: int) -> list[list[str]]:
     """Return the names of the tensors in each file of weights.
 
     Args:
-        shape: The sizes of the model.
+        sizes: The sizes of the model.
         itemsize: The bytes of a number.
     """
     files: list[list[str]] = [[]]
     free = LARGEST_FILE
-    for name, size in list_tensor_sizes(shape).items():
-        needed = math.prod(size) * itemsize
+    for name, shape in list_tensor_shapes(sizes).items():
+        needed = math.prod(shape) * itemsize
         if needed > free and files[-1]:
             files.append([])
             free = LARGEST_FILE
@@ -369,7 +369,7 @@ def _assign_files(shape: ModelShape, itemsize: int) -> list[list[str]]:
 
 def write_model(
     folder: Path,
-    shape: ModelShape,
+    sizes: ModelSizes,
     tensors: Iterable[tuple[str, Any]],
     dtype: Any,
     extra: dict[str, Any] | None = None,
@@ -378,38 +378,38 @@ def write_model(
 
     Args:
         folder: The folder to write into.
-        shape: The sizes of the model.
-        tensors: The name and value of each tensor, in the order of `list_tensor_sizes` and in
+        sizes: The sizes of the model.
+        tensors: The name and value of each tensor, in the order of `list_tensor_shapes` and in
             `dtype`.
         dtype: The type of the numbers.
         extra: More fields of config.json, which take precedence.
     """
-    files = _assign_files(shape, dtype.itemsize)
-    sizes = list_tensor_sizes(shape)
+    files = _assign_files(sizes, dtype.itemsize)
+    shapes = list_tensor_shapes(sizes)
     remaining = iter(tensors)
     weight_map: dict[str, str] = {}
     for number, names in enumerate(files, 1):
         file_name = "model.safetensors"
         if len(files) > 1:
             file_name = f"model-{number:05}-of-{len(files):05}.safetensors"
-        hf_sizes = {to_hf_name(name): sizes[name] for name in names}
-        writer = safetensors.Writer(folder / file_name, hf_sizes, dtype)
+        hf_shapes = {to_hf_name(name): shapes[name] for name in names}
+        writer = safetensors.Writer(folder / file_name, hf_shapes, dtype)
         with contextlib.closing(writer):
             for name in names:
                 _, tensor = next(remaining)
-                heads = _count_rotated_heads(name, shape)
+                heads = _count_rotated_heads(name, sizes)
                 writer.add(to_hf_name(name), permute_to_halves(tensor, heads) if heads else tensor)
                 weight_map[to_hf_name(name)] = file_name
     if len(files) > 1:
-        total = sum(math.prod(size) for size in sizes.values()) * dtype.itemsize
+        total = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
         json_documents.write_document(
             folder / "model.safetensors.index.json",
             {"metadata": {"total_size": total}, "weight_map": weight_map},
         )
-    json_documents.write_document(folder / "config.json", _make_config(shape, dtype, extra or {}))
+    json_documents.write_document(folder / "config.json", _make_config(sizes, dtype, extra or {}))
 
 
-def _make_config(shape: ModelShape, dtype: Any, extra: dict[str, Any]) -> dict[str, Any]:
+def _make_config(sizes: ModelSizes, dtype: Any, extra: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of config.json; those of `extra` take precedence."""
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -417,14 +417,14 @@ def _make_config(shape: ModelShape, dtype: Any, extra: dict[str, Any]) -> dict[s
         "hidden_act": "silu",
         "bos_token_id": 1,
         "eos_token_id": 2,
-        "hidden_size": shape.dim,
-        "intermediate_size": shape.hidden,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "vocab_size": shape.vocab,
-        "rms_norm_eps": shape.epsilon,
+        "hidden_size": sizes.dim,
+        "intermediate_size": sizes.hidden,
+        "num_hidden_layers": sizes.layers,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "head_dim": sizes.head_dim,
+        "vocab_size": sizes.vocab,
+        "rms_norm_eps": sizes.epsilon,
         "rope_theta": ROTARY_BASE,
         "max_position_embeddings": 4096,
         "attention_bias": False,

@@ -1,11 +1,13 @@
-"""The tensors of a LLaMA model: their names, their sizes, and how Pax stores them.
+"""The tensors of a LLaMA model: their names, their shapes, and how Pax stores them.
 
 All converters read and write a model as Meta's tensors, under Meta's names without `.weight`. A
 matrix is [outputs, inputs]. The rotary embedding rotates pairs of neighbouring features, (2i, 2i +
-1), of a head. Pax rotates the same pairs, so Pax's arrays are these matrices transposed and split
-into heads. Hugging Face's files are different: see `rosetta.convert.huggingface`.
+1), of a head. Pax rotates the same pairs, so the order of the features is the same. Hugging Face's
+files are different: see `rosetta.convert.huggingface`.
 
-An array is what Pax stores under one path. It has one of Meta's tensors, or those of q, k and v.
+An array is what Pax stores under one path. It is made of one of Meta's tensors, or of those of q, k
+and v. Pax stores most matrices as [inputs, outputs], and splits those of attention into heads: see
+`pack_array`.
 """
 
 from __future__ import annotations
@@ -26,14 +28,15 @@ Array = Any  # a NumPy array, which may be of ml_dtypes.bfloat16
 
 EMBEDDING, NORM, OUTPUT = "tok_embeddings", "norm", "output"
 # Limits far above any LLaMA. With them, a list of all tensors fits into memory.
-_MOST_LAYERS = 10_000
-_LARGEST_SIZE = 1 << 31
+_MAX_LAYERS = 10_000
+_MAX_SIZE = 1 << 31
+_CHOOSE_LLAMA = "choose the folder of a complete LLaMA or LLaMA-2"
 _QKV = ("attention.wq", "attention.wk", "attention.wv")
 
 
 @dataclass(frozen=True)
-class ModelShape:
-    """The sizes of a LLaMA model.
+class ModelSizes:
+    """The numbers that give the shapes of all tensors of a LLaMA model, and the epsilon.
 
     Attributes:
         layers: The number of layers.
@@ -56,10 +59,7 @@ class ModelShape:
     epsilon: float = 1e-5
 
     def make_fdl_settings(self) -> dict[str, Any]:
-        """Return the hyper-parameters of Pax's experiment for this model.
-
-        The names and values are those of `--fdl.NAME=VALUE`.
-        """
+        """Return the hyper-parameters of Pax's experiment for this model, as --fdl takes them."""
         attention: dict[str, Any] = {"USE_MQA": False}
         if self.kv_heads != self.heads:
             attention = {"USE_MQA": True, "NUM_KV_HEADS": self.kv_heads}
@@ -74,94 +74,94 @@ class ModelShape:
             **attention,
         }
 
-    def check(self, where: str) -> ModelShape:
-        """Check that a LLaMA can have these sizes, and return the shape itself.
+    def check(self, where: str) -> ModelSizes:
+        """Check that a LLaMA can have these sizes, and return them.
 
         Args:
-            where: The file or folder that has the sizes, for the error.
+            where: The file or folder that states the sizes, for the error.
 
         Raises:
-            UserError: No LLaMA has these sizes.
+            UserError: No LLaMA can have these sizes.
         """
-        sizes = {name: value for name, value in vars(self).items() if name != "epsilon"}
-        wrong = [
+        whole_numbers = {name: value for name, value in vars(self).items() if name != "epsilon"}
+        invalid = [
             f"{name} {value!r}"
-            for name, value in sizes.items()
+            for name, value in whole_numbers.items()
             if isinstance(value, bool) or not isinstance(value, int) or value < 1
         ]
-        if wrong:
+        if invalid:
             raise UserError(
-                f"no LLaMA has {', '.join(wrong)}",
+                f"not valid for a LLaMA: {', '.join(invalid)}",
                 where,
-                "name the folder of a LLaMA",
+                _CHOOSE_LLAMA,
                 kind=UNSUPPORTED,
             )
-        for name, value in sizes.items():
-            if value > (_MOST_LAYERS if name == "layers" else _LARGEST_SIZE):
+        for name, value in whole_numbers.items():
+            maximum = _MAX_LAYERS if name == "layers" else _MAX_SIZE
+            if value > maximum:
                 raise UserError(
-                    f"no LLaMA has {name} {value}",
+                    f"not valid for a LLaMA: {name} {value} is above {maximum}",
                     where,
-                    "name the folder of a LLaMA",
+                    _CHOOSE_LLAMA,
                     kind=UNSUPPORTED,
                     value=name,
                 )
         if not (math.isfinite(self.epsilon) and 0 < self.epsilon <= 1):
             raise UserError(
-                (
-                    f"the epsilon of the norms is {self.epsilon}, and a number above 0 and at "
-                    "most 1 is expected"
-                ),
+                f"{self.epsilon} is not a valid epsilon of the norms: it must be above 0 and at "
+                "most 1",
                 where,
-                "download or copy it again",
+                "download or copy the model again",
                 kind=INVALID,
             )
-        if self.heads % self.kv_heads or self.head_dim % 2:
+        heads_are_grouped = self.heads % self.kv_heads == 0
+        features_are_paired = self.head_dim % 2 == 0
+        if not heads_are_grouped or not features_are_paired:
             raise UserError(
-                (
-                    f"no LLaMA has {self.heads} query heads and {self.kv_heads} key heads of "
-                    f"{self.head_dim} features"
-                ),
+                f"not valid for a LLaMA: {self.heads} query heads and {self.kv_heads} key heads of "
+                f"{self.head_dim} features",
                 where,
-                "name the folder of a LLaMA",
+                "choose a model whose query heads are a multiple of its key heads, and whose heads "
+                "have an even number of features",
                 kind=UNSUPPORTED,
             )
         return self
 
 
-def list_layer_sizes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
-    """Return the size of each tensor of one layer, by its name within the layer."""
-    query_width, key_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+def list_layer_shapes(sizes: ModelSizes) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor of one layer, by its name within the layer."""
+    query_width, key_width = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
     return {
-        "attention.wq": (query_width, shape.dim),
-        "attention.wk": (key_width, shape.dim),
-        "attention.wv": (key_width, shape.dim),
-        "attention.wo": (shape.dim, query_width),
-        "feed_forward.w1": (shape.hidden, shape.dim),
-        "feed_forward.w2": (shape.dim, shape.hidden),
-        "feed_forward.w3": (shape.hidden, shape.dim),
-        "attention_norm": (shape.dim,),
-        "ffn_norm": (shape.dim,),
+        "attention.wq": (query_width, sizes.dim),
+        "attention.wk": (key_width, sizes.dim),
+        "attention.wv": (key_width, sizes.dim),
+        "attention.wo": (sizes.dim, query_width),
+        "feed_forward.w1": (sizes.hidden, sizes.dim),
+        "feed_forward.w2": (sizes.dim, sizes.hidden),
+        "feed_forward.w3": (sizes.hidden, sizes.dim),
+        "attention_norm": (sizes.dim,),
+        "ffn_norm": (sizes.dim,),
     }
 
 
-def list_tensor_sizes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
-    """Return the size of each tensor of the model, by its name, in the order of a conversion."""
-    sizes: dict[str, tuple[int, ...]] = {EMBEDDING: (shape.vocab, shape.dim)}
-    for layer in range(shape.layers):
-        for name, size in list_layer_sizes(shape).items():
-            sizes[f"layers.{layer}.{name}"] = size
-    return sizes | {NORM: (shape.dim,), OUTPUT: (shape.vocab, shape.dim)}
+def list_tensor_shapes(sizes: ModelSizes) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor of the model, by its name, in the order of a conversion."""
+    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (sizes.vocab, sizes.dim)}
+    for layer in range(sizes.layers):
+        for name, shape in list_layer_shapes(sizes).items():
+            shapes[f"layers.{layer}.{name}"] = shape
+    return shapes | {NORM: (sizes.dim,), OUTPUT: (sizes.vocab, sizes.dim)}
 
 
-def count_parameters(shape: ModelShape) -> int:
+def count_parameters(sizes: ModelSizes) -> int:
     """Return the number of parameters of the model."""
-    return sum(math.prod(size) for size in list_tensor_sizes(shape).values())
+    return sum(math.prod(shape) for shape in list_tensor_shapes(sizes).values())
 
 
-def split_layer(name: str) -> tuple[int | None, str]:
-    """Return the layer of a tensor, and the tensor's name within the layer.
+def split_tensor_name(name: str) -> tuple[int | None, str]:
+    """Return the number of a tensor's layer, and the tensor's name within the layer.
 
-    The layer is None for a tensor outside the layers, and the name is then the whole name.
+    For a tensor outside the layers, these are None and the whole name.
     """
     if not name.startswith("layers."):
         return None, name
@@ -169,7 +169,7 @@ def split_layer(name: str) -> tuple[int | None, str]:
     return int(layer), name_in_layer
 
 
-# Pax's arrays outside the layers: their path in Pax's tree, and the tensors that they have.
+# Pax's arrays outside the layers: path in Pax's tree -> the tensors of which the array is made.
 TOP_ARRAYS = {
     "embedding_lookup.emb_var": (EMBEDDING,),
     "final_ln.scale": (NORM,),
@@ -177,10 +177,10 @@ TOP_ARRAYS = {
 }
 
 
-def list_layer_arrays(shape: ModelShape) -> dict[str, tuple[str, ...]]:
-    """Return Pax's arrays of one layer: their path within the layer, and the tensors they have."""
+def list_layer_arrays(sizes: ModelSizes) -> dict[str, tuple[str, ...]]:
+    """Return Pax's arrays of one layer: path within the layer -> the tensors that it is made of."""
     attention: dict[str, tuple[str, ...]] = {"self_attention.combined_qkv.w": _QKV}
-    if shape.kv_heads != shape.heads:
+    if sizes.kv_heads != sizes.heads:
         attention = {
             f"self_attention.{pax_name}.w": (name,)
             for pax_name, name in zip(("query", "key", "value"), _QKV, strict=True)
@@ -195,102 +195,105 @@ def list_layer_arrays(shape: ModelShape) -> dict[str, tuple[str, ...]]:
     }
 
 
-def find_array(name: str, shape: ModelShape) -> tuple[str, tuple[str, ...]]:
-    """Return Pax's array that has a tensor.
+def find_array(name: str, sizes: ModelSizes) -> tuple[str, tuple[str, ...]]:
+    """Return the array of Pax that contains a tensor.
 
     Args:
-        name: The name of the tensor within its layer, or of one outside the layers.
-        shape: The sizes of the model.
+        name: The name of the tensor: within its layer, or the whole name outside the layers.
+        sizes: The sizes of the model.
 
     Returns:
-        The path of the array within its layer or in the tree, and the tensors that it has.
+        The path of the array (within its layer, or in the whole tree outside the layers), and the
+        names of the tensors of which the array is made.
     """
-    arrays = TOP_ARRAYS | list_layer_arrays(shape)
+    arrays = TOP_ARRAYS | list_layer_arrays(sizes)
     return next((path, names) for path, names in arrays.items() if name in names)
 
 
-def _list_head_dimensions(path: str, shape: ModelShape) -> tuple[int, ...]:
-    """Return the dimensions of the heads in an array of q, k or v.
+def _list_head_dimensions(path: str, sizes: ModelSizes) -> tuple[int, ...]:
+    """Return the shape of an input's row in an array of q, k or v: (heads, head_dim).
 
-    Pax has no dimension for a single key head.
+    It is (head_dim,) if all query heads share one key head: Pax has no dimension for that head.
     """
-    number = shape.kv_heads if path.endswith(("key.w", "value.w")) else shape.heads
-    if number == 1 and number != shape.heads:
-        return (shape.head_dim,)
-    return (number, shape.head_dim)
+    head_count = sizes.kv_heads if path.endswith(("key.w", "value.w")) else sizes.heads
+    if head_count == 1 and sizes.heads != 1:
+        return (sizes.head_dim,)
+    return (head_count, sizes.head_dim)
 
 
-def pack_array(path: str, tensors: Sequence[Array], shape: ModelShape) -> Array:
-    """Make Pax's array of tensors.
+def pack_array(path: str, tensors: Sequence[Array], sizes: ModelSizes) -> Array:
+    """Convert Meta's tensors into the array that Pax stores.
 
     Args:
-        path: A path of TOP_ARRAYS or `list_layer_arrays`.
-        tensors: The tensors of the array, in their order there.
-        shape: The sizes of the model.
+        path: The path of the array, a key of TOP_ARRAYS or `list_layer_arrays`.
+        tensors: The tensors of which the array is made, in the order of the value of that key.
+        sizes: The sizes of the model.
     """
     if path.endswith("linear.w"):
         return tensors[0].T
     if path.endswith("post.w"):
-        return tensors[0].reshape(shape.dim, shape.heads, shape.head_dim)
+        return tensors[0].reshape(sizes.dim, sizes.heads, sizes.head_dim)
     if path.startswith("self_attention."):
-        head_dimensions = _list_head_dimensions(path, shape)
-        matrices = [tensor.T.reshape(shape.dim, *head_dimensions) for tensor in tensors]
+        head_dimensions = _list_head_dimensions(path, sizes)
+        matrices = [tensor.T.reshape(sizes.dim, *head_dimensions) for tensor in tensors]
         return np.stack(matrices) if path.endswith("combined_qkv.w") else matrices[0]
     return tensors[0]
 
 
-def unpack_array(path: str, array: Array, shape: ModelShape) -> tuple[Array, ...]:
-    """Return the tensors of Pax's array: the inverse of `pack_array`."""
+def unpack_array(path: str, array: Array, sizes: ModelSizes) -> tuple[Array, ...]:
+    """Convert an array of Pax into Meta's tensors: the inverse of `pack_array`."""
     if path.endswith("linear.w"):
         return (array.T,)
     if path.endswith("post.w"):
-        return (array.reshape(shape.dim, -1),)
+        return (array.reshape(sizes.dim, -1),)
     if path.startswith("self_attention."):
         matrices = array if path.endswith("combined_qkv.w") else (array,)
-        return tuple(matrix.reshape(shape.dim, -1).T for matrix in matrices)
+        return tuple(matrix.reshape(sizes.dim, -1).T for matrix in matrices)
     return (array,)
 
 
-def list_array_sizes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
-    """Return the size of each of Pax's arrays, by its path in TOP_ARRAYS or within one layer."""
-    tensor_sizes = {**list_tensor_sizes(replace(shape, layers=1)), **list_layer_sizes(shape)}
-    array_sizes = {}
-    for path, names in {**TOP_ARRAYS, **list_layer_arrays(shape)}.items():
+def list_array_shapes(sizes: ModelSizes) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each of Pax's arrays, by its path in TOP_ARRAYS or within one layer."""
+    tensor_shapes = {**list_tensor_shapes(replace(sizes, layers=1)), **list_layer_shapes(sizes)}
+    array_shapes = {}
+    for path, names in {**TOP_ARRAYS, **list_layer_arrays(sizes)}.items():
         # These tensors take no memory: their strides are zero.
-        tensors = [np.broadcast_to(np.float32(0), tensor_sizes[name]) for name in names]
-        array_sizes[path] = tuple(pack_array(path, tensors, shape).shape)
-    return array_sizes
+        tensors = [np.broadcast_to(np.float32(0), tensor_shapes[name]) for name in names]
+        array_shapes[path] = tuple(pack_array(path, tensors, sizes).shape)
+    return array_shapes
 
 
 class Source(Protocol):
-    """A model in the files of Meta, Hugging Face or Pax, which a converter reads.
+    """A model to convert, in the files of Meta, Hugging Face or Pax.
+
+    Tensors have Meta's names and Meta's order of rows, whatever the files have.
 
     Attributes:
-        shape: The sizes of the model.
+        sizes: The sizes of the model.
     """
 
-    shape: ModelShape
+    sizes: ModelSizes
 
-    def size(self, name: str) -> tuple[int, ...]:
-        """Return the size of a tensor without reading it.
+    def find_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor without reading it.
 
         Raises:
             UserError: The files do not have the tensor.
         """
 
     def read(self, name: str) -> Array:
-        """Return a tensor, in the type that the files have."""
+        """Return a tensor, with the number type of the files."""
 
     def check_unused(self) -> None:
-        """Check that the files have no tensor that would be left out and could matter.
+        """Check that a conversion leaves out only tensors that are known to be harmless.
 
         Raises:
-            UserError: A tensor is neither the model's nor known to be harmless.
+            UserError: The files have a tensor that is not the model's and may change its results.
         """
 
 
 def check_tensors(source: Source, where: str) -> None:
-    """Check that a source has each tensor of its model, in the expected size, and no other.
+    """Check that a source has each tensor of its model, in the expected shape, and no other.
 
     No tensor is read.
 
@@ -299,18 +302,19 @@ def check_tensors(source: Source, where: str) -> None:
         where: The folder of the source, for the error.
 
     Raises:
-        UserError: A tensor is missing, superfluous, or of another size. The error names it.
+        UserError: A tensor is missing, is not the model's, or has another shape. The error names
+            the tensor.
     """
-    for name, expected in list_tensor_sizes(source.shape).items():
-        _check_size(name, source.size(name), expected, where)
+    for name, expected in list_tensor_shapes(source.sizes).items():
+        _check_shape(name, source.find_shape(name), expected, where)
     source.check_unused()
 
 
-def _check_size(name: str, size: tuple[int, ...], expected: tuple[int, ...], where: str) -> None:
-    """Raise UserError if a tensor does not have the expected size."""
-    if size != expected:
+def _check_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...], where: str) -> None:
+    """Raise UserError if a tensor does not have the expected shape."""
+    if shape != expected:
         raise UserError(
-            f"{name} is {list(size)}, and {list(expected)} is expected",
+            f"{name} has the shape {list(shape)}, and {list(expected)} is expected",
             where,
             "use a complete copy of the model",
             kind=DIFFERS,
@@ -318,11 +322,11 @@ def _check_size(name: str, size: tuple[int, ...], expected: tuple[int, ...], whe
 
 
 def check_no_leftover(leftover: Iterable[str], where: str) -> None:
-    """Check that no tensor would be left out: without it, the result would be another model.
+    """Check that a conversion uses all tensors, because without one it would make another model.
 
     Args:
         leftover: The names of the tensors that the conversion does not use.
-        where: The file or folder that has them, for the error.
+        where: The file or folder that contains them, for the error.
 
     Raises:
         UserError: There is such a tensor.
@@ -335,7 +339,7 @@ def check_no_leftover(leftover: Iterable[str], where: str) -> None:
             "number of layers that its configuration says"
         )
         raise UserError(
-            f"has {names[0]!r}{more}, which a LLaMA with this configuration does not have",
+            f"a LLaMA with this configuration does not have the tensor {names[0]!r}{more}",
             where,
             advice,
             kind=UNSUPPORTED,
@@ -344,42 +348,42 @@ def check_no_leftover(leftover: Iterable[str], where: str) -> None:
 
 
 def read_tensors(source: Source, where: str) -> Iterator[tuple[str, Array]]:
-    """Yield the name and value of each tensor, in the order of `list_tensor_sizes`.
+    """Yield the name and value of each tensor, in the order of `list_tensor_shapes`.
 
     Args:
         source: The source.
         where: The folder of the source, for the error.
 
     Raises:
-        UserError: A tensor is not of the expected size.
+        UserError: A tensor is not of the expected shape.
     """
-    for name, expected in list_tensor_sizes(source.shape).items():
+    for name, expected in list_tensor_shapes(source.sizes).items():
         tensor = source.read(name)
-        _check_size(name, tuple(tensor.shape), expected, where)
+        _check_shape(name, tuple(tensor.shape), expected, where)
         yield name, tensor
 
 
 def compute_rotary_frequencies(head_dim: int) -> Array:
     """Return the frequencies of LLaMA-2's rotary embedding, float64 [head_dim / 2].
 
-    Some checkpoints have them as a tensor, although the model computes them.
+    The model computes them. Some checkpoints store them as a tensor, too.
     """
     return 1.0 / ROTARY_BASE ** (np.arange(0, head_dim, 2) / head_dim)
 
 
-def check_rotary(stored: Array, shape: ModelShape, name: str, where: str) -> None:
+def check_rotary(stored: Array, sizes: ModelSizes, name: str, where: str) -> None:
     """Check that stored rotary frequencies are LLaMA-2's; they may be rounded to bfloat16.
 
     Args:
         stored: The stored frequencies.
-        shape: The sizes of the model.
+        sizes: The sizes of the model.
         name: The name of the tensor, for the error.
-        where: The file or folder that has it, for the error.
+        where: The file or folder that contains the tensor, for the error.
 
     Raises:
-        UserError: The frequencies are others.
+        UserError: The frequencies are not LLaMA-2's.
     """
-    expected = compute_rotary_frequencies(shape.head_dim)
+    expected = compute_rotary_frequencies(sizes.head_dim)
     if stored.shape != expected.shape or not np.allclose(
         stored.astype(np.float64), expected, rtol=1e-2, atol=0
     ):

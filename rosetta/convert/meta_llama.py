@@ -17,11 +17,11 @@ from rosetta.convert.dtype_conversion import view_as_bits
 from rosetta.convert.llama import (
     EMBEDDING,
     OUTPUT,
-    ModelShape,
+    ModelSizes,
     check_no_leftover,
     check_rotary,
-    list_tensor_sizes,
-    split_layer,
+    list_tensor_shapes,
+    split_tensor_name,
 )
 from rosetta.core.errors import CONFLICT, DAMAGED, DIFFERS, INVALID, MISSING, UNSUPPORTED, UserError
 
@@ -54,7 +54,7 @@ def _find_split_axis(name: str) -> int | None:
     """
     if name == EMBEDDING:
         return 1
-    return 0 if name == OUTPUT else _SPLIT_AXES.get(split_layer(name)[1])
+    return 0 if name == OUTPUT else _SPLIT_AXES.get(split_tensor_name(name)[1])
 
 
 def _name_part(number: int) -> str:
@@ -66,7 +66,7 @@ class Source:
     """A model of Meta; see `rosetta.convert.llama.Source`.
 
     Attributes:
-        shape: The sizes of the model.
+        sizes: The sizes of the model.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -95,13 +95,13 @@ class Source:
         self._check_number_of_parts(params)
         try:
             heads = params["n_heads"]
-            self.shape = ModelShape(
+            self.sizes = ModelSizes(
                 layers=params["n_layers"],
                 dim=params["dim"],
                 heads=heads,
                 kv_heads=params.get("n_kv_heads") or heads,
                 head_dim=params["dim"] // heads,
-                hidden=len(self.parts) * self._part_size("layers.0.feed_forward.w1")[0],
+                hidden=len(self.parts) * self._part_shape("layers.0.feed_forward.w1")[0],
                 vocab=self._count_ids(params["dim"]),
                 epsilon=epsilon,
             ).check(str(folder))
@@ -120,9 +120,9 @@ class Source:
         Each part has an equal share of the queries' rows, which shows the number.
         """
         dim = params.get("dim")
-        rows, *_ = self._part_size("layers.0.attention.wq") or (0,)
+        rows, *_ = self._part_shape("layers.0.attention.wq") or (0,)
         if type(dim) is not int or dim < 1 or rows < 1 or dim % rows:
-            return  # These sizes do not show a number. The check of all sizes reports them.
+            return  # These shapes do not show a number. The check of all shapes reports them.
         expected, number = dim // rows, len(self.parts)
         if number < expected:
             names = _name_part(number)
@@ -147,11 +147,11 @@ class Source:
     def _check_sizes(self, params: dict[str, Any], where: str) -> None:
         """Raise UserError if the tensors do not have the sizes that params.json states."""
         vocab = params.get("vocab_size")
-        if vocab not in (None, -1, self.shape.vocab) or isinstance(vocab, bool):
+        if vocab not in (None, -1, self.sizes.vocab) or isinstance(vocab, bool):
             raise UserError(
                 (
                     f"'vocab_size' is {config_fields.shorten_value(vocab)}, and the embedding has "
-                    f"{self.shape.vocab} rows"
+                    f"{self.sizes.vocab} rows"
                 ),
                 where,
                 _COPY_AGAIN,
@@ -162,13 +162,13 @@ class Source:
             return
         multiple = 256 if multiple is None else multiple
         multiplier = 1 if multiplier is None else multiplier
-        if _compute_hidden_width(self.shape.dim, multiple, multiplier) != self.shape.hidden:
+        if _compute_hidden_width(self.sizes.dim, multiple, multiplier) != self.sizes.hidden:
             multiple_text = config_fields.shorten_value(multiple)
             multiplier_text = config_fields.shorten_value(multiplier)
             raise UserError(
                 (
                     f"'multiple_of' {multiple_text} and 'ffn_dim_multiplier' {multiplier_text} do "
-                    f"not give the feed-forward width of the tensors, {self.shape.hidden}"
+                    f"not give the feed-forward width of the tensors, {self.sizes.hidden}"
                 ),
                 where,
                 _COPY_AGAIN,
@@ -176,45 +176,45 @@ class Source:
             )
 
     def _count_ids(self, dim: int) -> int:
-        """Return the number of token ids, from the embedding's size in one part."""
-        rows, columns = self._part_size(EMBEDDING)
+        """Return the number of token ids, from the embedding's shape in one part."""
+        rows, columns = self._part_shape(EMBEDDING)
         return rows if columns * len(self.parts) == dim else rows * len(self.parts)
 
-    def _part_size(self, name: str) -> tuple[int, ...]:
-        """Return the size of a tensor in the first part."""
-        return self._find_tensor(0, name).size
+    def _part_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor in the first part."""
+        return self._find_tensor(0, name).shape
 
     def _split_axis(self, name: str) -> int | None:
         """Return the axis along which a tensor is split over the parts of this model.
 
         It is None if each part has the whole tensor.
         """
-        if name == EMBEDDING and self._part_size(name)[-1] == self.shape.dim:
+        if name == EMBEDDING and self._part_shape(name)[-1] == self.sizes.dim:
             return 0
         return _find_split_axis(name)
 
-    def size(self, name: str) -> tuple[int, ...]:
-        """Return the size of a whole tensor.
+    def find_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a whole tensor.
 
         Raises:
             UserError: A part lacks the tensor, or the parts do not have equal shares of it.
         """
-        sizes = [self._find_tensor(part, name).size for part in range(len(self.parts))]
-        if len(set(sizes)) > 1:
-            other = next(size for size in sizes if size != sizes[0])
+        shapes = [self._find_tensor(part, name).shape for part in range(len(self.parts))]
+        if len(set(shapes)) > 1:
+            other = next(shape for shape in shapes if shape != shapes[0])
             raise UserError(
                 (
-                    f"{name}.weight has different sizes in the parts: {list(sizes[0])} and "
+                    f"{name}.weight has different shapes in the parts: {list(shapes[0])} and "
                     f"{list(other)}"
                 ),
                 str(self.folder),
                 _COPY_AGAIN,
                 kind=DIFFERS,
             )
-        whole = list(sizes[0])
-        split_axis = self._split_axis(name) if len(sizes) > 1 else None
+        whole = list(shapes[0])
+        split_axis = self._split_axis(name) if len(shapes) > 1 else None
         if split_axis is not None and split_axis < len(whole):
-            whole[split_axis] *= len(sizes)
+            whole[split_axis] *= len(shapes)
         return tuple(whole)
 
     def check_unused(self) -> None:
@@ -223,11 +223,11 @@ class Source:
         Raises:
             UserError: A tensor is not one of a LLaMA.
         """
-        expected = {f"{name}.weight" for name in list_tensor_sizes(self.shape)}
+        expected = {f"{name}.weight" for name in list_tensor_shapes(self.sizes)}
         for number, part in enumerate(self.parts):
             where = str(self.folder / _name_part(number))
             if ROTARY_BUFFER in part:
-                check_rotary(part[ROTARY_BUFFER](), self.shape, ROTARY_BUFFER, where)
+                check_rotary(part[ROTARY_BUFFER](), self.sizes, ROTARY_BUFFER, where)
             check_no_leftover(part.keys() - expected - {ROTARY_BUFFER}, where)
 
     def _find_tensor(self, part: int, name: str) -> torch_file.StoredTensor:
@@ -323,33 +323,33 @@ def _compute_hidden_width(dim: int, multiple: Any, multiplier: Any) -> int | Non
     return -(-int(multiplier * (8 * dim // 3)) // multiple) * multiple
 
 
-def _make_params(shape: ModelShape) -> dict[str, Any]:
+def _make_params(sizes: ModelSizes) -> dict[str, Any]:
     """Return the fields of params.json.
 
     Meta states the feed-forward width by a multiplier of 8/3 of `dim`, and a multiple to which the
     product is rounded up.
     """
-    base_width = 8 * shape.dim // 3
+    base_width = 8 * sizes.dim // 3
     params: dict[str, Any] = {
-        "dim": shape.dim,
-        "n_layers": shape.layers,
-        "n_heads": shape.heads,
-        "norm_eps": shape.epsilon,
-        "vocab_size": shape.vocab,
+        "dim": sizes.dim,
+        "n_layers": sizes.layers,
+        "n_heads": sizes.heads,
+        "norm_eps": sizes.epsilon,
+        "vocab_size": sizes.vocab,
     }
-    if shape.kv_heads != shape.heads:
-        params["n_kv_heads"] = shape.kv_heads
-    if -(-base_width // 256) * 256 == shape.hidden:
+    if sizes.kv_heads != sizes.heads:
+        params["n_kv_heads"] = sizes.kv_heads
+    if -(-base_width // 256) * 256 == sizes.hidden:
         return params | {"multiple_of": 256}
     return params | {
-        "multiple_of": shape.hidden,
-        "ffn_dim_multiplier": min(1.0, shape.hidden / base_width),
+        "multiple_of": sizes.hidden,
+        "ffn_dim_multiplier": min(1.0, sizes.hidden / base_width),
     }
 
 
 def write_model(
     folder: Path,
-    shape: ModelShape,
+    sizes: ModelSizes,
     tensors: Iterable[tuple[str, Any]],
     dtype: Any,
     *,
@@ -359,8 +359,8 @@ def write_model(
 
     Args:
         folder: The folder to write into.
-        shape: The sizes of the model.
-        tensors: The name and value of each tensor, in the order of `list_tensor_sizes` and in
+        sizes: The sizes of the model.
+        tensors: The name and value of each tensor, in the order of `list_tensor_shapes` and in
             `dtype`.
         dtype: The type of the numbers.
         parts: The number of parts; that of Meta's LLaMA-2 of this width if None.
@@ -368,11 +368,11 @@ def write_model(
     Raises:
         UserError: Meta's files cannot have such a model, or it does not split into so many parts.
     """
-    count = parts or _PART_COUNTS.get(shape.dim, 1)
-    _check_split(shape, count)
+    count = parts or _PART_COUNTS.get(sizes.dim, 1)
+    _check_split(sizes, count)
     part_sizes = {
-        f"{name}.weight": _split_size(name, size, count)
-        for name, size in list_tensor_sizes(shape).items()
+        f"{name}.weight": _split_shape(name, shape, count)
+        for name, shape in list_tensor_shapes(sizes).items()
     }
     with contextlib.ExitStack() as stack:
         writers = []
@@ -384,23 +384,23 @@ def write_model(
             shares = [tensor] * count if axis is None else np.split(tensor, count, axis)
             for writer, share in zip(writers, shares, strict=True):
                 writer.add(f"{name}.weight", share)
-    json_documents.write_document(folder / "params.json", _make_params(shape))
+    json_documents.write_document(folder / "params.json", _make_params(sizes))
 
 
-def _check_split(shape: ModelShape, count: int) -> None:
+def _check_split(sizes: ModelSizes, count: int) -> None:
     """Raise UserError if Meta's files cannot have a model, or it does not split into `count`."""
-    if shape.head_dim * shape.heads != shape.dim:
+    if sizes.head_dim * sizes.heads != sizes.dim:
         raise UserError(
             (
-                f"Meta's files cannot have {shape.heads} heads of {shape.head_dim} features at a "
-                f"width of {shape.dim}"
+                f"Meta's files cannot have {sizes.heads} heads of {sizes.head_dim} features at a "
+                f"width of {sizes.dim}"
             ),
             "--to meta",
             "give --to hf",
             kind=UNSUPPORTED,
         )
     for name in ("kv_heads", "hidden", "vocab"):
-        size = getattr(shape, name)
+        size = getattr(sizes, name)
         if size % count:
             raise UserError(
                 f"{name} {size} does not split into {count}",
@@ -411,9 +411,9 @@ def _check_split(shape: ModelShape, count: int) -> None:
             )
 
 
-def _split_size(name: str, size: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """Return the size of a part's share of a tensor that is split into `count`."""
-    share = list(size)
+def _split_shape(name: str, shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Return the shape of a part's share of a tensor that is split into `count`."""
+    share = list(shape)
     axis = _find_split_axis(name)
     if axis is not None:
         share[axis] //= count

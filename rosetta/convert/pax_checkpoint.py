@@ -21,14 +21,14 @@ from rosetta.convert import json_documents
 from rosetta.convert.config_fields import shorten_value
 from rosetta.convert.llama import (
     TOP_ARRAYS,
-    ModelShape,
+    ModelSizes,
     check_no_leftover,
     find_array,
-    list_array_sizes,
+    list_array_shapes,
     list_layer_arrays,
-    list_tensor_sizes,
+    list_tensor_shapes,
     pack_array,
-    split_layer,
+    split_tensor_name,
     unpack_array,
 )
 from rosetta.core import run_folders
@@ -106,7 +106,7 @@ class Source:
     The weights of LoRA adapters are added to the arrays that they adapt.
 
     Attributes:
-        shape: The sizes of the model.
+        sizes: The sizes of the model.
         adapted: The number of arrays that have a LoRA adapter.
     """
 
@@ -129,14 +129,14 @@ class Source:
                 "name a checkpoint of Pax",
                 kind=MISSING,
             )
-        self.sizes = {
-            folder.name.removeprefix(_ARRAY_PREFIX): self._read_size(folder)
+        self.shapes = {
+            folder.name.removeprefix(_ARRAY_PREFIX): self._read_shape(folder)
             for folder in self.folder.iterdir()
             if folder.name.startswith(_ARRAY_PREFIX)
         }
-        self.repeated = any(name.startswith(_REPEATED_PREFIX) for name in self.sizes)
+        self.repeated = any(name.startswith(_REPEATED_PREFIX) for name in self.shapes)
         try:
-            self.shape = self._infer_shape(epsilon).check(self._where)
+            self.sizes = self._infer_sizes(epsilon).check(self._where)
         except (KeyError, ValueError, IndexError):
             raise UserError(
                 "not a checkpoint of a LLaMA of Pax's",
@@ -145,60 +145,60 @@ class Source:
                 kind=UNSUPPORTED,
             ) from None
         self._check_layers()
-        self.adapted = sum(name.endswith(".lora_a") for name in self.sizes)
+        self.adapted = sum(name.endswith(".lora_a") for name in self.shapes)
         self._names = {path.name for path in self.folder.iterdir()}
         # The last array that was unpacked: q, k and v come from one.
         self._unpacked: tuple[str, tuple[Any, ...]] = ("", ())
         # The arrays of which no chunk is missing.
         self._complete = set[str]()
 
-    def _infer_shape(self, epsilon: float) -> ModelShape:
+    def _infer_sizes(self, epsilon: float) -> ModelSizes:
         """Return the sizes of the model from those of the arrays.
 
         Raises:
             KeyError, ValueError, IndexError: The arrays are not those of a LLaMA.
         """
-        vocab, dim = self.sizes["embedding_lookup.emb_var"]
-        combined = self._layer_size("self_attention.combined_qkv.w")
+        vocab, dim = self.shapes["embedding_lookup.emb_var"]
+        combined = self._layer_shape("self_attention.combined_qkv.w")
         if combined:
             heads, head_dim = combined[2:]
             kv_heads = heads
         else:
-            heads, head_dim = self._layer_size("self_attention.query.w")[1:]
-            key_size = self._layer_size("self_attention.key.w")
-            kv_heads = key_size[1] if len(key_size) > 2 else 1
+            heads, head_dim = self._layer_shape("self_attention.query.w")[1:]
+            key_shape = self._layer_shape("self_attention.key.w")
+            kv_heads = key_shape[1] if len(key_shape) > 2 else 1
         if self.repeated:
-            layers = self.sizes[f"{_REPEATED_PREFIX}layer_norm.scale"][0]
+            layers = self.shapes[f"{_REPEATED_PREFIX}layer_norm.scale"][0]
         else:
             layers = self._count_layers()
-        return ModelShape(
+        return ModelSizes(
             layers=layers,
             dim=dim,
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
-            hidden=self._layer_size("ff_layer.ffn_layer1_gate.linear.w")[1],
+            hidden=self._layer_shape("ff_layer.ffn_layer1_gate.linear.w")[1],
             vocab=vocab,
             epsilon=epsilon,
         )
 
     def _count_layers(self) -> int:
         """Return the number of layers that are arrays of their own."""
-        matches = (re.match(r"transformer\.x_layers_(\d+)\.", name) for name in self.sizes)
+        matches = (re.match(r"transformer\.x_layers_(\d+)\.", name) for name in self.shapes)
         return 1 + max((int(match[1]) for match in matches if match), default=-1)
 
     def _check_layers(self) -> None:
         """Raise UserError if an array of a layer does not fit the others."""
-        expected = list_array_sizes(self.shape)
-        for name in list_layer_arrays(self.shape):
-            for layer in range(self.shape.layers):
-                if self._layer_size(name, layer) != expected[name]:
+        expected = list_array_shapes(self.sizes)
+        for name in list_layer_arrays(self.sizes):
+            for layer in range(self.sizes.layers):
+                if self._layer_shape(name, layer) != expected[name]:
                     raise self._make_size_error(name)
 
     def _make_size_error(self, path: str) -> UserError:
-        """Return the error for an array whose size does not fit the others."""
+        """Return the error for an array whose shape does not fit the others."""
         return UserError(
-            f"the size of {path} does not fit the other arrays",
+            f"the shape of {path} does not fit the other arrays",
             self._where,
             _COMPLETE_CHECKPOINT,
             kind=DIFFERS,
@@ -206,15 +206,15 @@ class Source:
         )
 
     @staticmethod
-    def _read_size(folder: Path) -> tuple[int, ...]:
-        """Return the size of an array. Raise UserError if it is not valid, or not of _DTYPES."""
+    def _read_shape(folder: Path) -> tuple[int, ...]:
+        """Return the shape of an array. Raise UserError if it is not valid, or not of _DTYPES."""
         metadata = json_documents.read_document(folder / ".zarray")
-        size, dtype = metadata.get("shape"), metadata.get("dtype")
-        if not isinstance(size, list) or not all(
-            type(length) is int and length >= 0 for length in size
+        shape, dtype = metadata.get("shape"), metadata.get("dtype")
+        if not isinstance(shape, list) or not all(
+            type(length) is int and length >= 0 for length in shape
         ):
             raise UserError(
-                f"the shape is {shorten_value(size)}, and a list of whole numbers is expected",
+                f"the shape is {shorten_value(shape)}, and a list of whole numbers is expected",
                 str(folder / ".zarray"),
                 _COPY_AGAIN,
                 kind=INVALID,
@@ -229,16 +229,16 @@ class Source:
                 "name a checkpoint of a LLaMA",
                 kind=UNSUPPORTED,
             )
-        return tuple(size)
+        return tuple(shape)
 
     def _prefix(self, layer: int) -> str:
         """Return the beginning of the paths of a layer's arrays."""
         return _REPEATED_PREFIX if self.repeated else _LAYER_PREFIX.format(layer)
 
-    def _layer_size(self, path: str, layer: int = 0) -> tuple[int, ...]:
-        """Return the size of a layer's array; () if there is none."""
-        size = self.sizes.get(self._prefix(layer) + path, ())
-        return size[1:] if self.repeated else size
+    def _layer_shape(self, path: str, layer: int = 0) -> tuple[int, ...]:
+        """Return the shape of a layer's array; () if there is none."""
+        shape = self.shapes.get(self._prefix(layer) + path, ())
+        return shape[1:] if self.repeated else shape
 
     def _read_array(self, full_path: str, layer: int | None) -> Any:
         """Return the values of an array; of stacked layers, those of one layer."""
@@ -298,7 +298,7 @@ class Source:
         The adapter's two factors are [inputs, rank] and [outputs, rank].
         """
         array, module = self._read_array(full_path, layer), full_path.removesuffix("w")
-        if f"{module}lora_a" not in self.sizes:
+        if f"{module}lora_a" not in self.shapes:
             return array
         down, up = (
             self._read_array(f"{module}lora_{letter}", layer).astype(np.float32) for letter in "ab"
@@ -317,10 +317,10 @@ class Source:
 
     def _find_place(self, name: str) -> _ArrayPlace:
         """Return the array that has a tensor. Raise UserError if the checkpoint lacks it."""
-        layer, name_in_layer = split_layer(name)
-        path, names = find_array(name_in_layer, self.shape)
+        layer, name_in_layer = split_tensor_name(name)
+        path, names = find_array(name_in_layer, self.sizes)
         full_path = path if layer is None else self._prefix(layer) + path
-        if full_path not in self.sizes:
+        if full_path not in self.shapes:
             raise UserError(
                 f"the checkpoint does not have {full_path}",
                 self._where,
@@ -329,22 +329,22 @@ class Source:
             )
         return _ArrayPlace(layer, path, full_path, names.index(name_in_layer))
 
-    def size(self, name: str) -> tuple[int, ...]:
-        """Return the size of a tensor by Meta's name.
+    def find_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor by Meta's name.
 
         Raises:
-            UserError: The checkpoint does not have the tensor, or its array has another size than
+            UserError: The checkpoint does not have the tensor, or its array has another shape than
                 the model needs or lacks a chunk.
         """
         place = self._find_place(name)
         if place.layer is None:
-            array_size = self.sizes[place.path]
+            array_shape = self.shapes[place.path]
         else:
-            array_size = self._layer_size(place.path, place.layer)
-        if array_size != list_array_sizes(self.shape)[place.path]:
+            array_shape = self._layer_shape(place.path, place.layer)
+        if array_shape != list_array_shapes(self.sizes)[place.path]:
             raise self._make_size_error(place.path)
         self._check_chunks(place.full_path)
-        return list_tensor_sizes(self.shape)[name]
+        return list_tensor_shapes(self.sizes)[name]
 
     def check_unused(self) -> None:
         """Check the arrays that the conversion leaves out.
@@ -355,12 +355,12 @@ class Source:
             UserError: An array is not one of a LLaMA, nor of a LoRA adapter of one.
         """
         expected = set(TOP_ARRAYS)
-        for layer in range(1 if self.repeated else self.shape.layers):
-            expected |= {self._prefix(layer) + path for path in list_layer_arrays(self.shape)}
+        for layer in range(1 if self.repeated else self.sizes.layers):
+            expected |= {self._prefix(layer) + path for path in list_layer_arrays(self.sizes)}
         adapters = set[str]()
         for path in expected:
             pair = {path.removesuffix("w") + name for name in ("lora_a", "lora_b")}
-            if path.endswith(".w") and pair <= self.sizes.keys():
+            if path.endswith(".w") and pair <= self.shapes.keys():
                 adapters |= pair
         used = {_ARRAY_PREFIX + path for path in expected | adapters}
         weights = {name for name in self._names if name.startswith("mdl_vars.")}
@@ -376,18 +376,18 @@ class Source:
         key = f"{place.full_path} {place.layer}"
         if self._unpacked[0] != key:
             array = self._read_merged(place.full_path, place.layer)
-            self._unpacked = key, unpack_array(place.path, array, self.shape)
+            self._unpacked = key, unpack_array(place.path, array, self.sizes)
         return self._unpacked[1][place.position]
 
 
-def _choose_chunks(size: tuple[int, ...], itemsize: int) -> list[int]:
+def _choose_chunks(shape: tuple[int, ...], itemsize: int) -> list[int]:
     """Return the size of a chunk: the array's, halved along its largest dimension until it fits.
 
     Args:
-        size: The size of the array.
+        shape: The shape of the array.
         itemsize: The bytes of a number.
     """
-    chunk = list(size)
+    chunk = list(shape)
     while math.prod(chunk) * itemsize > _LARGEST_CHUNK:
         largest = chunk.index(max(chunk))
         chunk[largest] = -(-chunk[largest] // 2)
@@ -423,19 +423,19 @@ def _report_failed_writes(folder: Path) -> Iterator[None]:
         ) from None
 
 
-def _create_array(folder: Path, size: tuple[int, ...], chunks: list[int], dtype: str) -> Any:
+def _create_array(folder: Path, shape: tuple[int, ...], chunks: list[int], dtype: str) -> Any:
     """Create an array on disk and return its TensorStore.
 
     Args:
         folder: The zarr folder of the array.
-        size: The size of the array.
+        shape: The shape of the array.
         chunks: The size of a chunk.
         dtype: The type in zarr's notation, for example "<f4".
     """
     import tensorstore
 
     metadata = {
-        "shape": list(size),
+        "shape": list(shape),
         "chunks": chunks,
         "dtype": dtype,
         "compressor": {"id": "zstd", "level": 1},
@@ -451,9 +451,9 @@ def _create_array(folder: Path, size: tuple[int, ...], chunks: list[int], dtype:
         return tensorstore.open(spec).result()
 
 
-def _make_metadata(shape: ModelShape, full_paths: Iterable[str]) -> dict[str, Any]:
+def _make_metadata(sizes: ModelSizes, full_paths: Iterable[str]) -> dict[str, Any]:
     """Return the metadata that Paxml writes beside the state: the shapes of its arrays."""
-    sizes = list_array_sizes(shape)
+    shapes = list_array_shapes(sizes)
     tree: dict[str, Any] = {}
     for full_path in full_paths:
         node = tree
@@ -461,11 +461,11 @@ def _make_metadata(shape: ModelShape, full_paths: Iterable[str]) -> dict[str, An
         for parent in parents:
             node = node.setdefault(parent, {})
         path = re.sub(r"^transformer\..*?x_layers_\d+\.", "", full_path)
-        stacked = [shape.layers] if full_path.startswith(_REPEATED_PREFIX) else []
+        stacked = [sizes.layers] if full_path.startswith(_REPEATED_PREFIX) else []
         node[last] = {
             "_array_metadata_tag": True,
             "is_optax_masked_node": False,
-            "unpadded_shape": [*stacked, *sizes[path]],
+            "unpadded_shape": [*stacked, *shapes[path]],
             "dtype": "float32",
         }
     return {"version": VERSION, "train_state_metadata": {"mdl_vars": tree}}
@@ -478,17 +478,17 @@ class _ArrayWriter:
         stores: The TensorStores of the arrays that were created, by their paths in the model.
     """
 
-    def __init__(self, state: Path, shape: ModelShape, *, repeated: bool) -> None:
+    def __init__(self, state: Path, sizes: ModelSizes, *, repeated: bool) -> None:
         """Prepare to write.
 
         Args:
             state: The folder `state` of the checkpoint.
-            shape: The sizes of the model.
+            sizes: The sizes of the model.
             repeated: Whether the layers are stacked.
         """
         self.stores: dict[str, Any] = {}
-        self._state, self._shape, self._repeated = state, shape, repeated
-        self._sizes = list_array_sizes(shape)
+        self._state, self._sizes, self._repeated = state, sizes, repeated
+        self._shapes = list_array_shapes(sizes)
 
     def write(self, path: str, layer: int | None, array: Any) -> None:
         """Write an array, or one layer of a stacked array.
@@ -505,18 +505,18 @@ class _ArrayWriter:
             full_path = prefix + path
         folder = self._state / (_ARRAY_PREFIX + full_path)
         if full_path not in self.stores:
-            size = self._sizes[path]
-            chunks = _choose_chunks(size, 4)
+            shape = self._shapes[path]
+            chunks = _choose_chunks(shape, 4)
             if is_stacked:
-                size, chunks = (self._shape.layers, *size), [1, *chunks]
-            self.stores[full_path] = _create_array(folder, size, chunks, "<f4")
+                shape, chunks = (self._sizes.layers, *shape), [1, *chunks]
+            self.stores[full_path] = _create_array(folder, shape, chunks, "<f4")
         store = self.stores[full_path]
         with _report_failed_writes(folder):
             (store[layer] if is_stacked else store).write(array).result()
 
 
 def write_checkpoint(
-    folder: Path, shape: ModelShape, tensors: Iterable[tuple[str, Any]], *, repeated: bool = False
+    folder: Path, sizes: ModelSizes, tensors: Iterable[tuple[str, Any]], *, repeated: bool = False
 ) -> None:
     """Write `checkpoints/checkpoint_00000000` for CHECKPOINT_RESTORE_PATH.
 
@@ -524,41 +524,41 @@ def write_checkpoint(
 
     Args:
         folder: The folder to write into.
-        shape: The sizes of the model.
-        tensors: The name and value of each tensor, in the order of `list_tensor_sizes` and in
+        sizes: The sizes of the model.
+        tensors: The name and value of each tensor, in the order of `list_tensor_shapes` and in
             float32.
         repeated: Stack the layers, as USE_REPEATED_LAYER needs them.
     """
     checkpoint = folder / "checkpoints" / "checkpoint_00000000"
     state = checkpoint / "state"
     (checkpoint / "metadata").mkdir(parents=True)
-    writer = _ArrayWriter(state, shape, repeated=repeated)
+    writer = _ArrayWriter(state, sizes, repeated=repeated)
     # The tensors of an array wait for the others of the array, for example q for k and v.
     waiting: dict[str, dict[str, Any]] = {}
     for name, tensor in tensors:
-        layer, name_in_layer = split_layer(name)
-        path, names = find_array(name_in_layer, shape)
+        layer, name_in_layer = split_tensor_name(name)
+        path, names = find_array(name_in_layer, sizes)
         own_tensors = waiting.setdefault(path, {})
         own_tensors[name_in_layer] = tensor
         if len(own_tensors) == len(names):
             del waiting[path]
             ordered = [own_tensors[own_name] for own_name in names]
-            writer.write(path, layer, pack_array(path, ordered, shape))
+            writer.write(path, layer, pack_array(path, ordered, sizes))
     step = _create_array(state / "step", (), [], "<u4")
     with _report_failed_writes(state / "step"):
         step.write(np.uint32(0)).result()
-    text = json.dumps(_make_metadata(shape, writer.stores))
+    text = json.dumps(_make_metadata(sizes, writer.stores))
     (checkpoint / "metadata" / "metadata").write_text(text, encoding="utf-8")
 
 
-def describe_experiment(shape: ModelShape) -> str:
+def describe_experiment(sizes: ModelSizes) -> str:
     """Return how to choose the experiment of Pax that fits a checkpoint.
 
     It is the name of a known experiment, or the `--fdl` options for any other.
     """
-    name = _EXPERIMENTS.get((shape.dim, shape.layers, shape.kv_heads, shape.hidden))
-    if name and shape.vocab == 32000 and math.isclose(shape.epsilon, 1e-5):
+    name = _EXPERIMENTS.get((sizes.dim, sizes.layers, sizes.kv_heads, sizes.hidden))
+    if name and sizes.vocab == 32000 and math.isclose(sizes.epsilon, 1e-5):
         return f"the experiment is {name}"
-    settings = shape.make_fdl_settings().items()
+    settings = sizes.make_fdl_settings().items()
     options = " ".join(f"--fdl.{setting}={value}" for setting, value in settings)
     return f"give the experiment {options}"

@@ -90,14 +90,14 @@ def _parse_entry(path: Path, name: str, entry: Any, first_byte: int) -> StoredTe
             kind=UNSUPPORTED,
             value=entry["dtype"],
         )
-    dtype, size = DTYPES[entry["dtype"]], tuple(entry["shape"])
+    dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
     start, end = entry["data_offsets"]
-    if not all(type(number) is int and number >= 0 for number in (*size, start, end)):
+    if not all(type(number) is int and number >= 0 for number in (*shape, start, end)):
         raise ValueError
-    if end - start != math.prod(size) * dtype.itemsize or not all(size):
+    if end - start != math.prod(shape) * dtype.itemsize or not all(shape):
         raise ValueError
-    strides = tuple(math.prod(size[axis + 1 :]) for axis in range(len(size)))
-    return StoredTensor(str(path), first_byte + start, dtype, 0, size, strides)
+    strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return StoredTensor(str(path), first_byte + start, dtype, 0, shape, strides)
 
 
 def _check_ranges(ranges: Iterable[tuple[int, int]], data_size: int) -> None:
@@ -115,28 +115,28 @@ def _check_ranges(ranges: Iterable[tuple[int, int]], data_size: int) -> None:
 
 
 class Writer:
-    """Write a file: the header with all names and sizes first, then one tensor after the other."""
+    """Write a file: the header with all names and shapes first, then one tensor after the other."""
 
     def __init__(
-        self, path: Path, sizes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]
+        self, path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]
     ) -> None:
         """Open the file and write the header.
 
         Args:
             path: The file.
-            sizes: The size of each tensor by name, in the order in which they will be added.
+            shapes: The shape of each tensor by name, in the order in which they will be added.
             dtype: The type of all tensors.
         """
         dtype_name = next(name for name, known in DTYPES.items() if known == dtype)
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         start = 0
-        for name, size in sizes.items():
-            end = start + math.prod(size) * dtype.itemsize
-            header[name] = {"dtype": dtype_name, "shape": list(size), "data_offsets": [start, end]}
+        for name, shape in shapes.items():
+            end = start + math.prod(shape) * dtype.itemsize
+            header[name] = {"dtype": dtype_name, "shape": list(shape), "data_offsets": [start, end]}
             start = end
         encoded = json.dumps(header, separators=(",", ":")).encode()
         encoded += b" " * (-len(encoded) % 8)
-        self.file, self.dtype, self.sizes = path.open("wb"), dtype, iter(sizes.items())
+        self.file, self.dtype, self.shapes = path.open("wb"), dtype, iter(shapes.items())
         self.file.write(_HEADER_LENGTH.pack(len(encoded)) + encoded)
 
     def add(self, name: str, tensor: Any) -> None:
@@ -145,7 +145,7 @@ class Writer:
         Raises:
             ValueError: The tensor is not the one that the header has next.
         """
-        expected = next(self.sizes)
+        expected = next(self.shapes)
         if expected != (name, tensor.shape) or tensor.dtype != self.dtype:
             raise ValueError(f"got {name} {tensor.shape} {tensor.dtype}, expected {expected}")
         self.file.write(memoryview(np.ascontiguousarray(tensor).view(np.uint8).reshape(-1)))

@@ -136,7 +136,7 @@ class StoredTensor:
         start: Where the storage begins in the file, in bytes.
         dtype: The type of the elements.
         offset: The index of the first element in the storage.
-        size: The length of each dimension.
+        shape: The length of each dimension.
         strides: The stride of each dimension, in elements.
         record: The zip entry of the storage; None if the file has no checksums.
     """
@@ -145,7 +145,7 @@ class StoredTensor:
     start: int
     dtype: np.dtype[Any]
     offset: int
-    size: tuple[int, ...]
+    shape: tuple[int, ...]
     strides: tuple[int, ...]
     record: ZipRecord | None = None
 
@@ -161,19 +161,19 @@ class StoredTensor:
         """
         if self.record is not None:
             self.record.check()
-        last = self.offset + _find_last_element(self.size, self.strides)
+        last = self.offset + _find_last_element(self.shape, self.strides)
         storage: Any = np.memmap(self.path, self.dtype, "r", self.start, (last + 1,))
         return np.lib.stride_tricks.as_strided(
             storage[self.offset :],
-            self.size,
+            self.shape,
             [stride * self.dtype.itemsize for stride in self.strides],
             writeable=False,
         )
 
 
-def _find_last_element(size: Sequence[int], strides: Sequence[int]) -> int:
+def _find_last_element(shape: Sequence[int], strides: Sequence[int]) -> int:
     """Return the distance of a tensor's last element from its first, in elements."""
-    return sum((length - 1) * stride for length, stride in zip(size, strides, strict=True))
+    return sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
 
 
 class _TensorUnpickler(pickle.Unpickler):  # noqa: S301 - it refuses all but tensors
@@ -217,7 +217,7 @@ class _TensorUnpickler(pickle.Unpickler):  # noqa: S301 - it refuses all but ten
         return record, dtype, count
 
     def _make_tensor(
-        self, storage: Any, offset: Any, size: Any, strides: Any, *_: Any
+        self, storage: Any, offset: Any, shape: Any, strides: Any, *_: Any
     ) -> StoredTensor:
         """Return a tensor; the arguments are those of torch._utils._rebuild_tensor_v2.
 
@@ -227,15 +227,15 @@ class _TensorUnpickler(pickle.Unpickler):  # noqa: S301 - it refuses all but ten
         record, dtype, count = storage
         if not isinstance(record, ZipRecord):  # The pickle may have a tuple of its own.
             raise TypeError
-        numbers = (offset, *size, *strides)
+        numbers = (offset, *shape, *strides)
         if not all(type(number) is int and number >= 0 for number in numbers):
             raise ValueError
-        if len(size) != len(strides) or not all(size):
+        if len(shape) != len(strides) or not all(shape):
             raise ValueError
-        if offset + _find_last_element(size, strides) >= count:
+        if offset + _find_last_element(shape, strides) >= count:
             raise ValueError
         return StoredTensor(
-            str(self.path), record.start, dtype, offset, tuple(size), tuple(strides), record
+            str(self.path), record.start, dtype, offset, tuple(shape), tuple(strides), record
         )
 
 
@@ -359,24 +359,24 @@ def _pickle_global(module: str, name: str) -> bytes:
 _EMPTY_DICT = _pickle_global("collections", "OrderedDict") + pickle.EMPTY_TUPLE + pickle.REDUCE
 
 
-def _pickle_tensor(name: str, key: int, dtype: np.dtype[Any], size: tuple[int, ...]) -> bytes:
+def _pickle_tensor(name: str, key: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """Return the opcodes that make one entry of the file's dictionary: a name and a tensor.
 
     Args:
         name: The name of the tensor.
         key: The number of its storage.
         dtype: The type of the elements.
-        size: The length of each dimension.
+        shape: The length of each dimension.
     """
     storage = next(torch_name for torch_name, known in STORAGE_DTYPES.items() if known == dtype)
-    strides = tuple(int(np.prod(size[axis + 1 :])) for axis in range(len(size)))
+    strides = tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
     pid = (
         pickle.MARK
         + _pickle_text("storage")
         + _pickle_global("torch", storage)
         + _pickle_text(str(key))
         + _pickle_text("cpu")
-        + _pickle_number(int(np.prod(size)))
+        + _pickle_number(int(np.prod(shape)))
         + pickle.TUPLE
         + pickle.BINPERSID
     )
@@ -384,7 +384,7 @@ def _pickle_tensor(name: str, key: int, dtype: np.dtype[Any], size: tuple[int, .
         pickle.MARK
         + pid
         + _pickle_number(0)
-        + _pickle_tuple(size)
+        + _pickle_tuple(shape)
         + _pickle_tuple(strides)
         + pickle.NEWFALSE
         + _EMPTY_DICT
@@ -399,25 +399,26 @@ def _pickle_tensor(name: str, key: int, dtype: np.dtype[Any], size: tuple[int, .
 
 
 class Writer:
-    """Write a file: the pickle with all names and sizes first, then one tensor after the other."""
+    """Write a file: the pickle with all names and shapes first, then one tensor after the other."""
 
     def __init__(
-        self, path: Path, sizes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]
+        self, path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]
     ) -> None:
         """Open the file and write the pickle.
 
         Args:
             path: The file.
-            sizes: The size of each tensor by name, in the order in which they will be added.
+            shapes: The shape of each tensor by name, in the order in which they will be added.
             dtype: The type of all tensors.
         """
         self.archive = zipfile.ZipFile(path, "w", zipfile.ZIP_STORED)
         self.folder, self.dtype = path.stem, dtype
-        self.sizes: Iterator[tuple[int, tuple[str, tuple[int, ...]]]] = iter(
-            enumerate(sizes.items())
+        self.shapes: Iterator[tuple[int, tuple[str, tuple[int, ...]]]] = iter(
+            enumerate(shapes.items())
         )
         entries = b"".join(
-            _pickle_tensor(name, key, dtype, size) for key, (name, size) in enumerate(sizes.items())
+            _pickle_tensor(name, key, dtype, shape)
+            for key, (name, shape) in enumerate(shapes.items())
         )
         body = pickle.PROTO + b"\x02" + _EMPTY_DICT + pickle.MARK + entries
         body += pickle.SETITEMS + pickle.STOP
@@ -440,7 +441,7 @@ class Writer:
         Raises:
             ValueError: The tensor is not the one that the pickle has next.
         """
-        key, expected = next(self.sizes)
+        key, expected = next(self.shapes)
         if expected != (name, tensor.shape) or tensor.dtype != self.dtype:
             raise ValueError(f"got {name} {tensor.shape} {tensor.dtype}, expected {expected}")
         body = memoryview(np.ascontiguousarray(tensor).view(np.uint8).reshape(-1))

@@ -11,37 +11,37 @@ import ml_dtypes
 import numpy as np
 
 from rosetta.convert import torch_file
-from rosetta.convert.llama import ModelShape, list_tensor_sizes
+from rosetta.convert.llama import ModelSizes, list_tensor_shapes
 
 MODELS = {
-    "heads": ModelShape(layers=2, dim=32, heads=4, kv_heads=4, head_dim=8, hidden=48, vocab=96),
-    "groups": ModelShape(layers=2, dim=32, heads=4, kv_heads=2, head_dim=8, hidden=88, vocab=96),
+    "heads": ModelSizes(layers=2, dim=32, heads=4, kv_heads=4, head_dim=8, hidden=48, vocab=96),
+    "groups": ModelSizes(layers=2, dim=32, heads=4, kv_heads=2, head_dim=8, hidden=88, vocab=96),
 }
 
 
-def make_weights(shape: ModelShape, dtype: Any = ml_dtypes.bfloat16) -> dict[str, Any]:
+def make_weights(sizes: ModelSizes, dtype: Any = ml_dtypes.bfloat16) -> dict[str, Any]:
     """Random tensors by Meta's names."""
     rng = np.random.default_rng(0)
     return {
-        name: (rng.normal(size=size) * (0.3 if len(size) > 1 else 0.1) + (len(size) == 1)).astype(
-            dtype
-        )
-        for name, size in list_tensor_sizes(shape).items()
+        name: (
+            rng.normal(size=shape) * (0.3 if len(shape) > 1 else 0.1) + (len(shape) == 1)
+        ).astype(dtype)
+        for name, shape in list_tensor_shapes(sizes).items()
     }
 
 
 def write_meta_folder(
-    folder: Path, shape: ModelShape, tensors: dict[str, Any], **params: Any
+    folder: Path, sizes: ModelSizes, tensors: dict[str, Any], **params: Any
 ) -> Path:
     """Write a folder as Meta has it, in one part."""
     folder.mkdir()
     (folder / "params.json").write_text(
         json.dumps(
             {
-                "dim": shape.dim,
-                "n_layers": shape.layers,
-                "n_heads": shape.heads,
-                "n_kv_heads": shape.kv_heads,
+                "dim": sizes.dim,
+                "n_layers": sizes.layers,
+                "n_heads": sizes.heads,
+                "n_kv_heads": sizes.kv_heads,
                 "norm_eps": 1e-5,
                 "vocab_size": -1,
             }
@@ -74,33 +74,33 @@ def _apply_rotary_embedding(x: Any) -> Any:
     return np.stack([made.real, made.imag], -1).reshape(x.shape)
 
 
-def compute_logits(shape: ModelShape, tensors: dict[str, Any], ids: Any) -> Any:
+def compute_logits(sizes: ModelSizes, tensors: dict[str, Any], ids: Any) -> Any:
     """Logits [length, vocab] of one row of ids, in float64."""
     held = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
     x, length = held["tok_embeddings"][ids], len(ids)
-    for layer in range(shape.layers):
+    for layer in range(sizes.layers):
         of = {
             name.split(".", 2)[2]: tensor
             for name, tensor in held.items()
             if name.startswith(f"layers.{layer}.")
         }
-        y = _apply_rms_norm(x, of["attention_norm"], shape.epsilon)
+        y = _apply_rms_norm(x, of["attention_norm"], sizes.epsilon)
         q, k, v = (
-            (y @ of[f"attention.w{which}"].T).reshape(length, -1, shape.head_dim) for which in "qkv"
+            (y @ of[f"attention.w{which}"].T).reshape(length, -1, sizes.head_dim) for which in "qkv"
         )
         k, v = (
-            np.repeat(each, shape.heads // shape.kv_heads, 1)
+            np.repeat(each, sizes.heads // sizes.kv_heads, 1)
             for each in (_apply_rotary_embedding(k), v)
         )
-        scores = np.einsum("qhd,khd->hqk", _apply_rotary_embedding(q), k) / np.sqrt(shape.head_dim)
+        scores = np.einsum("qhd,khd->hqk", _apply_rotary_embedding(q), k) / np.sqrt(sizes.head_dim)
         scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
         shares = np.exp(scores - scores.max(-1, keepdims=True))
         shares /= shares.sum(-1, keepdims=True)
         x = x + np.einsum("hqk,khd->qhd", shares, v).reshape(length, -1) @ of["attention.wo"].T
-        y = _apply_rms_norm(x, of["ffn_norm"], shape.epsilon)
+        y = _apply_rms_norm(x, of["ffn_norm"], sizes.epsilon)
         gate = y @ of["feed_forward.w1"].T
         x = (
             x
             + (gate / (1 + np.exp(-gate)) * (y @ of["feed_forward.w3"].T)) @ of["feed_forward.w2"].T
         )
-    return _apply_rms_norm(x, held["norm"], shape.epsilon) @ held["output"].T
+    return _apply_rms_norm(x, held["norm"], sizes.epsilon) @ held["output"].T

@@ -44,10 +44,10 @@ def _same(source: Any, tensors: dict[str, Any]) -> bool:
 @pytest.fixture(params=llama_weights.MODELS)
 def model(
     request: pytest.FixtureRequest, tmp_path: Path
-) -> tuple[llama.ModelShape, dict[str, Any], Path]:
-    shape = llama_weights.MODELS[request.param]
-    tensors = llama_weights.make_weights(shape)
-    return shape, tensors, llama_weights.write_meta_folder(tmp_path / "meta", shape, tensors)
+) -> tuple[llama.ModelSizes, dict[str, Any], Path]:
+    sizes = llama_weights.MODELS[request.param]
+    tensors = llama_weights.make_weights(sizes)
+    return sizes, tensors, llama_weights.write_meta_folder(tmp_path / "meta", sizes, tensors)
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,15 @@ def model(
     ids=str,
 )
 def test_there_and_back(model: Any, path: tuple[str, ...], tmp_path: Path) -> None:
-    shape, tensors, at = model
+    sizes, tensors, at = model
     for number, layout in enumerate(path):
         out = tmp_path / str(number)
         assert _convert(at, out, "--to", *layout.split()) == 0
         source = SOURCES[layout.split()[0]](out)
-        assert source.shape == shape
+        assert source.sizes == sizes
         assert _same(source, tensors)
         at = out
-    assert json.loads((at / "params.json").read_text())["n_heads"] == shape.heads
+    assert json.loads((at / "params.json").read_text())["n_heads"] == sizes.heads
     ours, theirs = (meta_llama.Source(folder).parts[0] for folder in (at, tmp_path / "meta"))
     assert all(
         np.array_equal(ours[name]().view(np.uint16), theirs[name]().view(np.uint16))
@@ -73,13 +73,13 @@ def test_there_and_back(model: Any, path: tuple[str, ...], tmp_path: Path) -> No
 
 
 def test_number_of_meta_files(model: Any, tmp_path: Path) -> None:
-    shape, tensors, at = model
+    sizes, tensors, at = model
     assert _convert(at, tmp_path / "two", "--to", "meta", "--parts", 2) == 0
     source = meta_llama.Source(tmp_path / "two")
     assert len(source.parts) == 2
-    assert source.parts[0]["layers.0.attention.wo.weight"].size == (32, 16)
-    assert source.parts[0]["layers.0.attention_norm.weight"].size == (32,)
-    assert source.shape == shape
+    assert source.parts[0]["layers.0.attention.wo.weight"].shape == (32, 16)
+    assert source.parts[0]["layers.0.attention_norm.weight"].shape == (32,)
+    assert source.sizes == sizes
     assert _same(source, tensors)
     # LLaMA 3's embedding is split by rows.
     whole = tensors["tok_embeddings"]
@@ -87,10 +87,10 @@ def test_number_of_meta_files(model: Any, tmp_path: Path) -> None:
         held = {name: source.parts[part][f"{name}.weight"]() for name in tensors} | {
             "tok_embeddings": np.split(whole, 2)[part]
         }
-        folder = llama_weights.write_meta_folder(tmp_path / f"part{part}", shape, held)
+        folder = llama_weights.write_meta_folder(tmp_path / f"part{part}", sizes, held)
         shutil.copy(folder / "consolidated.00.pth", tmp_path / "two" / f"consolidated.0{part}.pth")
     again = meta_llama.Source(tmp_path / "two")
-    assert again.shape == shape
+    assert again.sizes == sizes
     assert _same(again, tensors)
 
 
@@ -132,9 +132,9 @@ def test_halves_are_pairs_permuted() -> None:
 
 
 def test_rounding_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shape = llama_weights.MODELS["heads"]
-    tensors = llama_weights.make_weights(shape, np.float16)
-    at = llama_weights.write_meta_folder(tmp_path / "meta", shape, tensors)
+    sizes = llama_weights.MODELS["heads"]
+    tensors = llama_weights.make_weights(sizes, np.float16)
+    at = llama_weights.write_meta_folder(tmp_path / "meta", sizes, tensors)
     assert _convert(at, tmp_path / "pax") == 0
     assert "all values are unchanged" in capsys.readouterr().out
     assert _convert(tmp_path / "pax", tmp_path / "half", "--to", "meta", "--dtype", "float16") == 0
@@ -153,10 +153,10 @@ def test_rounding_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_values_beyond_float16(tmp_path: Path) -> None:
-    shape = llama_weights.MODELS["heads"]
-    tensors = llama_weights.make_weights(shape)
+    sizes = llama_weights.MODELS["heads"]
+    tensors = llama_weights.make_weights(sizes)
     tensors["norm"][3] = 1e5
-    at = llama_weights.write_meta_folder(tmp_path / "meta", shape, tensors)
+    at = llama_weights.write_meta_folder(tmp_path / "meta", sizes, tensors)
     with errors.expect_reported_error(
         errors.TOO_BIG, where="--dtype", value="norm", names="float16"
     ):
@@ -165,7 +165,7 @@ def test_values_beyond_float16(tmp_path: Path) -> None:
 
 
 def test_lora_is_added(model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shape, tensors, at = model
+    sizes, tensors, at = model
     rng = np.random.default_rng(2)
     for repeated in (False, True):
         out = tmp_path / f"pax{repeated}"
@@ -174,8 +174,8 @@ def test_lora_is_added(model: Any, tmp_path: Path, capsys: pytest.CaptureFixture
         within = "transformer.repeat.sub.x_layers_0." if repeated else "transformer.x_layers_1."
         delta = {}
         for module, inputs, outputs in (
-            ("self_attention.post", shape.dim, shape.dim),
-            ("ff_layer.ffn_layer2.linear", shape.hidden, shape.dim),
+            ("self_attention.post", sizes.dim, sizes.dim),
+            ("ff_layer.ffn_layer2.linear", sizes.hidden, sizes.dim),
         ):
             down, up = (
                 rng.normal(size=(inputs, 4)).astype(np.float32),
@@ -520,7 +520,7 @@ def test_newest_checkpoint(tmp_path: Path) -> None:
 
 
 def test_the_settings_of_the_experiment_are_printed() -> None:
-    seven = llama.ModelShape(32, 4096, 32, 32, 128, 11008, 32000)
+    seven = llama.ModelSizes(32, 4096, 32, 32, 128, 11008, 32000)
     assert llama.count_parameters(seven) == 6_738_415_616  # LLaMA-2 7B, as its model card counts
     assert pax_checkpoint.describe_experiment(seven) == "the experiment is LLaMA7B"
     assert "--fdl.NUM_KV_HEADS=2" in pax_checkpoint.describe_experiment(

@@ -30,7 +30,7 @@ from rosetta.convert import (
 )
 from tests.support import llama_weights
 
-SHAPE = llama_weights.MODELS["heads"]
+SIZES = llama_weights.MODELS["heads"]
 
 
 def convert(*words: object) -> int:
@@ -41,7 +41,7 @@ def convert(*words: object) -> int:
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same model in all layouts."""
     top = tmp_path_factory.mktemp("models")
-    llama_weights.write_meta_folder(top / "meta", SHAPE, llama_weights.make_weights(SHAPE))
+    llama_weights.write_meta_folder(top / "meta", SIZES, llama_weights.make_weights(SIZES))
     assert convert(top / "meta", top / "hf", "--to", "hf") == 0
     assert convert(top / "meta", top / "pax") == 0
     return top
@@ -270,7 +270,7 @@ def add_tensors(path: Path, module: Any, added: dict[str, Any]) -> None:
             writer.add(name, tensor)
 
 
-FREQUENCIES = llama.compute_rotary_frequencies(SHAPE.head_dim)
+FREQUENCIES = llama.compute_rotary_frequencies(SIZES.head_dim)
 HF_EXTRA = {
     "bias": "model.layers.0.self_attn.q_proj.bias",
     "query norm": "model.layers.1.self_attn.q_norm.weight",
@@ -294,7 +294,7 @@ def test_an_unused_tensor_is_refused(
         with contextlib.closing(
             torch_file.Writer(
                 source / "pytorch_model.bin",
-                {each: tensor.size for each, tensor in held.items()},
+                {each: tensor.shape for each, tensor in held.items()},
                 torch_file.BFLOAT16,
             )
         ) as writer:
@@ -443,7 +443,7 @@ def test_what_is_written_is_read_back(
             store[3].write(np.float32(5)).result()
             return
         body = bytearray(file.read_bytes())
-        body[body.index(llama_weights.make_weights(SHAPE)["norm"].tobytes())] ^= 1
+        body[body.index(llama_weights.make_weights(SIZES)["norm"].tobytes())] ^= 1
         file.write_bytes(bytes(body))
 
     monkeypatch.setattr(module, function, spoil)
@@ -455,7 +455,7 @@ def test_what_is_written_is_read_back(
 
 def test_check_written_compares_sizes(models: Path) -> None:
     source, other = meta_llama.Source(models / "meta"), meta_llama.Source(models / "meta")
-    other.shape = llama_weights.MODELS["groups"]
+    other.sizes = llama_weights.MODELS["groups"]
     with errors.expect_user_error(errors.DIFFERS, where="out"):
         convert_command.check_written(source, other, torch_file.BFLOAT16, Path("out"))
 
