@@ -149,7 +149,6 @@ from pathlib import Path
 from builder.core.cache import Cache
 from builder.images import offline_bundle
 from tests.support import image_registry
-from tests.support.image_bundle import NAME, biggest, files, index_, listing, older, run, site_, tool
 cache, place, last, seed = Cache(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 index = image_registry.make_image(cache, architectures=("amd64", "arm64"), seed=seed)
 real, count = os.rename, 0
