@@ -98,7 +98,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         "statement": predicate,
     }
     text = (
-        f"{name} is {image.digest}, which passed {arguments.suite}; it was "
+        f"{name} is {image.digest}, which passed {arguments.suite}; before, the tag was "
         f"{previous or 'a new tag'}"
     )
     return Result(data, text)

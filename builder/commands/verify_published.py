@@ -169,4 +169,4 @@ def _find_age_problem(statements: TrustedStatements, oldest: str) -> str:
     if not releases:
         return "no signed release of it is of a day up to today"
     date = releases[0].position.date
-    return "" if date >= oldest else f"it was last released on {date}"
+    return "" if date >= oldest else f"the image was last released on {date}"

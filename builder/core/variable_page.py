@@ -129,7 +129,7 @@ def refuse_removals(committed: str, page: str) -> None:
     gone = sorted(find_public_names(committed) - find_public_names(page))
     if gone:
         section, name, reader = gone[0]
-        what = f"{reader} does not read it any more" if reader else "it is not in the table"
+        what = f"is not read by {reader} any more" if reader else "is not in the table"
         raise UserError(
             f"{name} is public, and {what}",
             f"{PAGE}, {section or name}",

@@ -140,8 +140,8 @@ def _refuse_replaced_packages(image_name: str, locks: dict[str, dict[str, Any]])
             f"was built with {replaced_count} Debian packages that are newer than the locked ones, "
             "because the locked ones were no longer available",
             image_name,
-            "it cannot be built again from the locks; build a new image after python build.py "
-            "lock --base",
+            "the image cannot be built again from the locks; build a new image after "
+            "python build.py lock --base",
         )
 
 

@@ -166,7 +166,7 @@ def note_repaired(path: str) -> None:
     if not _is_muted:
         log.warn(
             f"data: {path} has text that is not valid Unicode (bytes that are not UTF-8, or "
-            "half of a character); it is read as U+FFFD"
+            "half of a character); U+FFFD is read in their place"
         )
 
 

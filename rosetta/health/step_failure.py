@@ -61,7 +61,7 @@ def describe_out_of_memory(error: BaseException, where: str, advice: str) -> Use
     amount = next(filter(None, map(_find_memory_amount, _iterate_causes(error))), "")
     detail = f" ({amount})" if amount else ""
     return UserError(
-        f"it needs more memory than there is{detail}",
+        f"the program needs more memory than there is{detail}",
         where,
         advice,
         kind=TOO_BIG,

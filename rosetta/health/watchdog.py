@@ -167,7 +167,7 @@ class Watchdog:
                 self._reported_silent.add(rank)
                 log.warn(
                     f"{self.describe_process(rank)} has sent no heartbeat for "
-                    f"{_SILENT_SECONDS:.0f} s: it is stopped, lost or cut off",
+                    f"{_SILENT_SECONDS:.0f} s: the process is stopped, lost or cut off",
                     terminal=True,
                 )
 

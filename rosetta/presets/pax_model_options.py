@@ -167,7 +167,7 @@ def _check_fp8(
             value=settings.precision,
         )
     if on_cpu:
-        notes.append("the CPU has no FP8: it is emulated, which is slow")
+        notes.append("the CPU has no FP8: FP8 is emulated, which is slow")
 
 
 def _choose_attention(

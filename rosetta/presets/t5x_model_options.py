@@ -178,7 +178,7 @@ def _decide_fp8(
                 value=unsupported[0],
             )
         if setting and on_cpu:
-            notes.append("the CPU has no FP8: it is emulated, which is slow")
+            notes.append("the CPU has no FP8: FP8 is emulated, which is slow")
         return setting
     if not supported:
         notes.append(f"FP8 is off: {_explain_missing_fp8(unsupported, on_cpu=on_cpu)}")
@@ -223,7 +223,7 @@ def _choose_attention(
         if on_cpu:
             reason = "the CPU does not support it"
         elif precision == "float32":
-            reason = "it needs bfloat16 or float16"
+            reason = "PREC has to be bfloat16 or float16"
         else:
             reason = f"{unsupported[0]} does not support it"
         raise UserError(

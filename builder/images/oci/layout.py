@@ -98,7 +98,7 @@ def _blob_entry(cache: Cache, image_layer: layer.Layer) -> Entry:
         raise UserError(
             f"the blob of layer {image_layer.name} is not whole in the cache",
             str(source),
-            "run again: it is made again",
+            "run again: the builder makes the blob again",
             kind=MISSING,
         )
     return Entry(

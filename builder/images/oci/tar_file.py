@@ -224,7 +224,7 @@ def _copy_verified(entry: Entry, descriptor: int, sink: Sink) -> int:
         raise UserError(
             "is damaged: its content is not what its name says",
             entry.source,
-            "delete that file and run again: it is made again",
+            "delete that file and run again: the builder makes the file again",
             kind=DAMAGED,
         )
     return entry.size - left

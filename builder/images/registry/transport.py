@@ -51,8 +51,8 @@ _REDIRECT_STATUSES = (301, 302, 303, 307, 308)
 _SEND_AGAIN = "run again: what has arrived is not sent twice"
 _READ_AGAIN = "check the network and run again"
 _ALTERED = (
-    "do not use it: it was changed in the registry, or by a proxy on the way; have it published "
-    "anew"
+    "do not use the content: it was changed in the registry, or by a proxy on the way; have it "
+    "published anew"
 )
 _ASK_ADMINISTRATOR = "ask the administrator of the registry"
 # The largest document in bytes. The distribution specification asks registries to take as much.
@@ -451,7 +451,7 @@ class Connection:
                         return
                     seconds = time.monotonic() - start
                     if seconds > _MINIMUM_RATE_AFTER and received < _MINIMUM_RATE * seconds:
-                        raise TransientError(f"it sent only {received} bytes in {seconds:.0f} s")
+                        raise TransientError(f"only {received} bytes came in {seconds:.0f} s")
         except (urllib3.exceptions.HTTPError, OSError) as error:
             if isinstance(error, OSError) and error.filename:
                 raise  # a local file, not the network

@@ -32,7 +32,7 @@ def set_pin(manifest: Path, name: str, old: str, new: str) -> None:
         raise UserError(
             f"the pin of {name} is {current}, not {old}",
             manifest.name,
-            "it was edited in the meantime: run again",
+            "the manifest was edited in the meantime: run again",
             kind=DIFFERS,
             value=current,
         )

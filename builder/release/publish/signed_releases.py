@@ -188,7 +188,7 @@ def warn_of_strays(strays: Sequence[str]) -> None:
     """Print a line for each tag that is disregarded, the first few of many."""
     for name in strays[:_MAX_SHOWN]:
         log.warn(
-            f"the tag {name!r} is not of a day up to today, and no release: it is "
+            f"the tag {name!r} is not of a day up to today, and not a release: the tag is "
             "disregarded; delete it"
         )
     if len(strays) > _MAX_SHOWN:
@@ -296,7 +296,9 @@ def check_tags(
         if document.digest == index.digest:
             problem = reader.find_problem(index.digest, name, statements)
         else:
-            problem = f"it is {document.digest[:19]}… now: another publisher may be at work"
+            problem = (
+                f"the tag now points to {document.digest[:19]}…: another publisher may be at work"
+            )
         if problem:
             raise UserError(
                 f"{name} was moved, and does not verify: {problem}",

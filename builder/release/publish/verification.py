@@ -44,7 +44,8 @@ class TrustedStatements:
             return ""
         name = signed_statements.PREDICATE_NAMES.get(predicate_type, predicate_type)
         rejections = self.rejections.get(name, [])
-        return f"it {rejections[0]}" if rejections else "there is none"
+        reason = rejections[0] if rejections else "is missing"
+        return f"the {name} {reason}"
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ class _Verifier:
     def verify(self, index: Document) -> Verification:
         """Run all checks."""
         if index.media_type != oci_documents.INDEX:
-            self._add("index", "it is the image of one platform, not an index over all")
+            self._add("index", "this is the image of one platform, not an index over all platforms")
         else:
             self._check_statements("index", index.digest)
             images = self._list_images(index)
@@ -225,7 +226,7 @@ class _Verifier:
             platform = descriptor.get("platform") or {}
             name = f"{platform.get('os')}/{platform.get('architecture')}"
             if name in images:
-                self._add(f"index: {name}", "it is there twice")
+                self._add(f"index: {name}", "the index lists this platform twice")
             images[name] = str(descriptor.get("digest"))
         return images
 
@@ -330,5 +331,5 @@ def _read_descriptors(document: dict[str, Any], key: str) -> list[dict[str, Any]
     if not isinstance(descriptors, list) or not all(
         isinstance(descriptor, dict) for descriptor in descriptors
     ):
-        raise UserError(f"it has no list of {key}")
+        raise UserError(f"the document has no list {key!r}")
     return descriptors

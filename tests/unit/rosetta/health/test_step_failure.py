@@ -65,6 +65,6 @@ def test_the_line_says_how_much_was_asked_for() -> None:
             "INTERNAL: Error dispatching computation: Out of memory allocating 23 bytes.\nmore"
         ),
     )
-    line = "step 3: it needs more memory than there is (Out of memory allocating 23 bytes); take a smaller batch"
+    line = "step 3: the program needs more memory than there is (Out of memory allocating 23 bytes); take a smaller batch"
     assert str(describe_out_of_memory(error, "step 3", "take a smaller batch")) == line
     assert "()" not in str(describe_out_of_memory(MemoryError(), "step 3", "take a smaller batch"))

@@ -56,7 +56,7 @@ def test_documented_defaults_on_a_gpu_that_supports_everything() -> None:
             {"ENABLE_FP8": "1"},
             "xla",
             "xla",
-            ("the CPU has no FP8: it is emulated, which is slow",),
+            ("the CPU has no FP8: FP8 is emulated, which is slow",),
         ),
         (
             (H100,),

@@ -143,7 +143,7 @@ def test_an_image_of_another_repository_is_refused(repository: Repository) -> No
         status, _, problem = repository.verify(which, name="mirror/thing")
         assert (status, problem) == (
             1,
-            f"index: signature: it was signed for another repository, {source!r}",
+            f"index: signature: the signature was signed for another repository, {source!r}",
         )
         assert repository.verify(which, "--signed-for", source, name="mirror/thing")[2] == ""
     status, document = repository.project.run(
@@ -208,7 +208,10 @@ def test_a_tag_of_no_day_up_to_today_has_no_part(
     released = f"moved-{tags.read_today()}-1"
     assert released in _all_tags(repository)
     status, _, problem = repository.verify(":latest", "--quick", "--not-before", "2098-01-01")
-    assert (status, problem) == (1, f"index: age: it was last released on {tags.read_today()}")
+    assert (status, problem) == (
+        1,
+        f"index: age: the image was last released on {tags.read_today()}",
+    )
     assert repository.verify(f":{stray}", "--quick")[0] == 1
 
 
@@ -279,7 +282,7 @@ def test_a_release_that_was_signed_in_the_future(
     )
     assert (
         repository.verify(f"@{repository.old}", "--quick", "--not-before", "2026-01-02")[2]
-        == "index: age: it was last released on 2026-01-01"
+        == "index: age: the image was last released on 2026-01-01"
     )
     repository.point("latest", repository.new)
     assert "an older image: 'moved-2099-01-01-1'" in repository.verify(":latest", "--quick")[2]

@@ -232,7 +232,7 @@ def test_a_document_that_was_changed(
         )
         text = capsys.readouterr()
         assert text.out.splitlines()[-1].endswith(
-            "do not use it: it was changed in the registry, or by a proxy on the way; have it published anew"
+            "do not use the content: it was changed in the registry, or by a proxy on the way; have it published anew"
         )
         assert "run again" not in text.out + text.err
         return
@@ -244,7 +244,7 @@ def test_another_index_under_the_tag(published: Published) -> None:
     document = json.loads(published.index.document)
     document["manifests"] = document["manifests"][:1]
     image_push.move_tag(published.connection, "latest", oci_documents.encode_json(document))
-    published.refused("index: signature: there is none")
+    published.refused("index: signature: the signature is missing")
 
 
 def test_an_index_signed_with_the_provenance_of_more_platforms(published: Published) -> None:
@@ -291,8 +291,9 @@ def test_an_attestation_that_was_changed(published: Published, kind: str, where:
     }
     held[kind] = _payload(held[kind], lambda said: said["predicate"].update(x="y"))
     published.replace(subject, attachments.ATTESTATIONS, list(held.values()))
+    name = signed_statements.PREDICATE_NAMES[kind]
     published.refused(
-        f"{where}: {signed_statements.PREDICATE_NAMES[kind]}: it was not signed by this key, or was changed since"
+        f"{where}: {name}: the {name} was not signed by this key, or was changed since"
     )
     status, failed = published.verify()
     others = ("index: platforms", "index: tag")  # what these two say is signed in the same manifest
@@ -305,8 +306,8 @@ def test_the_attestations_of_another_image(published: Published) -> None:
         for each in (signed_statements.SBOM, signed_statements.PROVENANCE)
     ]
     published.replace(published.index.document, attachments.ATTESTATIONS, held)
-    published.refused("index: SBOM: it is about another image")
-    published.refused("index: provenance: it is about another image")
+    published.refused("index: SBOM: the SBOM is about another image")
+    published.refused("index: provenance: the provenance is about another image")
 
 
 def test_the_signature_of_another_image(published: Published) -> None:
@@ -315,7 +316,7 @@ def test_the_signature_of_another_image(published: Published) -> None:
         attachments.SIGNATURES,
         [published.attached(published.other.digest, "")],
     )
-    published.refused("index: signature: it is that of another image")
+    published.refused("index: signature: the signature is that of another image")
 
 
 def test_a_signature_by_another_key(published: Published) -> None:
@@ -325,7 +326,9 @@ def test_a_signature_by_another_key(published: Published) -> None:
         attachments.SIGNATURES,
         [signed_statements.make_signature(theirs, NAME, published.index.digest)],
     )
-    published.refused("index: signature: it was not made by this key, or was changed since")
+    published.refused(
+        "index: signature: the signature was not made by this key, or was changed since"
+    )
 
 
 def test_an_sbom_that_describes_another_image_inside(published: Published) -> None:
@@ -379,7 +382,7 @@ def test_countersigned_by_others_is_fine(published: Published) -> None:
 
 def test_latest_verified_needs_a_signed_test(published: Published) -> None:
     image_push.move_tag(published.connection, tags.VERIFIED, published.index.document)
-    published.refused("index: test result: there is none", tags.VERIFIED)
+    published.refused("index: test result: the test result is missing", tags.VERIFIED)
 
 
 def test_the_image_of_one_platform_is_no_index(published: Published, served: Served) -> None:
@@ -388,7 +391,7 @@ def test_the_image_of_one_platform_is_no_index(published: Published, served: Ser
     )
     assert (status, document["result"]["checks"][0]["problem"]) == (
         1,
-        "it is the image of one platform, not an index over all",
+        "this is the image of one platform, not an index over all platforms",
     )
 
 

@@ -51,9 +51,12 @@ def test_a_line_for_each_check(
         name = f"{served.host}/team/thing:latest"
         assert cli.main(["verify-published", name, "--key", f"{project.keys['theirs']}.pub"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert "FAILED  index: signature: it was not made by this key, or was changed since" in lines
+    assert (
+        "FAILED  index: signature: the signature was not made by this key, or was changed since"
+        in lines
+    )
     assert "ok      linux/arm64: image" in lines
     assert (
         lines[-1]
-        == f"{name} is {project.digest(project.layout())}: refused, index: signature: it was not made by this key, or was changed since"
+        == f"{name} is {project.digest(project.layout())}: refused, index: signature: the signature was not made by this key, or was changed since"
     )
