@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING
 from builder.core import log, machine_architecture
 from builder.core.cache import Cache, stage_key
 from builder.core.cache_records import read_stamp, write_stamp
-from builder.images.base import bytecode_stamps, debian_bootstrap, requirements
+from builder.images.base import debian_bootstrap, hash_based_bytecode, requirements
 from builder.images.base.requirements import BaseFacts
 from builder.images.engines import container_engine, dockerfile_step, layer_normalisation
 from builder.images.oci import layer, layout
@@ -246,14 +246,14 @@ def _open_blob(blob: Path) -> IO[bytes]:
 def _rewrite_base_layer(
     request: _BaseRequest, key: str, open_tar: Callable[[], IO[bytes]]
 ) -> Layer:
-    """Return a layer of another program's image, with its bytecode tied to hashes."""
+    """Return a layer of another program's image, with hash-based bytecode."""
     return layer.rewrite_layer(
         request.cache,
         key,
         "base",
         request.compression,
         open_tar,
-        change=bytecode_stamps.tie_to_hashes,
+        change=hash_based_bytecode.convert_bytecode,
     )
 
 
@@ -353,7 +353,9 @@ def _ask_digest(engine: Engine, reference: str, architecture: str) -> tuple[str,
 
 def _compute_layer_key(diff_id: str) -> str:
     """Return the key of a layer that is rewritten from another program's image."""
-    return stage_key("image-layer", {"diff_id": diff_id, "bytecode": bytecode_stamps.RULES_VERSION})
+    return stage_key(
+        "image-layer", {"diff_id": diff_id, "bytecode": hash_based_bytecode.RULES_VERSION}
+    )
 
 
 def _compute_base_key(request: _BaseRequest, digest: str) -> str:
@@ -365,7 +367,7 @@ def _compute_base_key(request: _BaseRequest, digest: str) -> str:
             "architecture": request.architecture,
             "recipe": dockerfile_step.hash_recipe(debian_lock.ROOT),
             "version": 1,
-            "bytecode": bytecode_stamps.RULES_VERSION,
+            "bytecode": hash_based_bytecode.RULES_VERSION,
         },
     )
 

@@ -14,7 +14,7 @@ from builder.core.cache import Cache, stage_key
 from builder.core.cache_records import write_stamp
 from builder.core.command_context import Context
 from builder.core.manifest import Manifest
-from builder.images.base import base_image, bytecode_stamps, debian_bootstrap
+from builder.images.base import base_image, debian_bootstrap, hash_based_bytecode
 from builder.images.engines import dockerfile_step
 from builder.images.oci import layer
 from builder.images.oci.tar_entry import Entry, make_file
@@ -102,7 +102,7 @@ def _pulled(cache: Cache, digest: str = DIGEST, **parts: Any) -> None:
             "architecture": "amd64",
             "recipe": dockerfile_step.hash_recipe(debian_lock.ROOT),
             "version": 1,
-            "bytecode": bytecode_stamps.RULES_VERSION,
+            "bytecode": hash_based_bytecode.RULES_VERSION,
         },
     )
     env = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.images.base import bytecode_stamps
+from builder.images.base import hash_based_bytecode
 from builder.images.oci import layer
 from builder.images.oci.tar_entry import EPOCH
 
@@ -44,7 +44,7 @@ def _through_a_layer(cache: Cache, folder: Path, out: Path) -> dict[str, bytes]:
         "base",
         "gzip",
         lambda: io.BytesIO(packed.getvalue()),
-        change=bytecode_stamps.tie_to_hashes,
+        change=hash_based_bytecode.convert_bytecode,
     )
     with tarfile.open(layer.blob_path(cache, made.digest)) as archive:
         for member in archive:
