@@ -1,6 +1,7 @@
 """Evaluate and shorten environment markers, and choose the wheel for each environment.
 
-An environment is here a Python version and an architecture. A line is locked for a few of them.
+In this module, an environment is a Python version and an architecture. A line is locked for several
+environments.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
 
     from packaging.tags import Tag
 
-# The newest glibc that a wheel may require is 2.28 (this is the minor version), because the oldest
-# supported systems have that one.
-GLIBC = 28
+# A wheel may require glibc 2.28 at most, because the oldest supported systems have glibc 2.28.
+NEWEST_GLIBC_MINOR = 28
+# The oldest glibc that a manylinux tag names: 2.17 for aarch64 (manylinux2014), 2.5 for x86_64
+# (manylinux1).
+_OLDEST_GLIBC_MINORS = {"aarch64": 17, "x86_64": 5}
+_MANYLINUX_ALIASES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-_LAST_MICRO = 99  # higher than any micro version of Python
+_HIGHEST_MICRO = 99  # higher than the micro version of any Python release
 
 
 @dataclass(frozen=True, order=True)
@@ -61,11 +65,11 @@ def list_environments(
     )
 
 
-def bounding_marker(environments: Sequence[Environment]) -> str:
-    """Return a marker that selects these environments.
+def build_bounding_marker(environments: Sequence[Environment]) -> str:
+    """Return a marker that selects at least these environments.
 
-    It also selects Python versions between the oldest and the newest, and every combination of a
-    Python version and an architecture.
+    The marker selects every Python version from the oldest to the newest, on every architecture
+    that is among the environments.
     """
     minors = [environment.minor for environment in environments]
     machines = sorted({environment.machine for environment in environments})
@@ -82,11 +86,13 @@ def marker_applies(marker: str, environment: Environment, micro: int = 0) -> boo
     Args:
         marker: The marker.
         environment: The environment.
-        micro: The micro version of its Python.
+        micro: The micro version of the environment's Python: 4 for Python 3.11.4.
     """
-    full = f"{environment.python}.{micro}"
-    return not marker or _parse_marker(marker).evaluate(
-        marker_environment(environment.python, full, environment.architecture)
+    if not marker:
+        return True
+    full_version = f"{environment.python}.{micro}"
+    return _parse_marker(marker).evaluate(
+        marker_environment(environment.python, full_version, environment.architecture)
     )
 
 
@@ -95,7 +101,7 @@ def _parse_marker(marker: str) -> Marker:
     return Marker(marker)
 
 
-def matching_environments(
+def find_matching_environments(
     marker: str, environments: Sequence[Environment]
 ) -> frozenset[Environment] | None:
     """Return the environments that a marker selects.
@@ -112,31 +118,37 @@ def matching_environments(
             if marker_applies(marker, environment, micro)
         )
 
-    # Markers compare versions with < and >=: the first and the last micro version suffice.
-    first, last = select(0), select(_LAST_MICRO)
-    return first if first == last else None
+    # Two micro versions suffice if a marker compares the full version with an order such as < or
+    # >=. A comparison with == or != to another micro version is not noticed.
+    with_lowest, with_highest = select(0), select(_HIGHEST_MICRO)
+    return with_lowest if with_lowest == with_highest else None
 
 
 def simplify_marker(marker: str, environments: Sequence[Environment]) -> str | None:
     """Return a short marker that selects the same environments.
 
     Returns:
-        The marker: empty if it selects all environments, None if it selects none of them. A marker
-        that depends on the micro version, too, is returned unchanged.
+        The short marker, "" if the marker selects all environments, or None if it selects none. A
+        marker that also depends on the micro version of Python is returned unchanged.
     """
-    matching = matching_environments(marker, environments)
+    matching = find_matching_environments(marker, environments)
     if matching is None:
         return marker
     if not matching:
         return None
-    text = marker_for(matching, environments)
+    text = build_marker(matching, environments)
     return str(_parse_marker(text)) if text else ""
 
 
-def marker_for(selected: Iterable[Environment], environments: Sequence[Environment]) -> str:
-    """Return a marker that selects exactly `selected`, which has at least one environment.
+def build_marker(selected: Iterable[Environment], environments: Sequence[Environment]) -> str:
+    """Return a marker that selects some of the environments, and no others.
 
-    The marker is empty if `selected` has all of `environments`.
+    Args:
+        selected: The environments to select, at least one.
+        environments: All environments.
+
+    Returns:
+        The marker, or "" if all environments are selected.
     """
     pythons = sorted({environment.python for environment in environments})
     machines = sorted({environment.machine for environment in environments})
@@ -146,11 +158,11 @@ def marker_for(selected: Iterable[Environment], environments: Sequence[Environme
         for machine in machines
     }
     terms = {
-        machine: _python_term(machine_pythons, pythons)
+        machine: _build_python_term(machine_pythons, pythons)
         for machine, machine_pythons in pythons_by_machine.items()
         if machine_pythons
     }
-    # If every architecture has the same Python versions, the marker need not name one.
+    # If the same Python versions are selected on every architecture, no architecture is named.
     if len(set(pythons_by_machine.values())) == 1:
         return next(iter(terms.values()))
     parts = []
@@ -160,14 +172,21 @@ def marker_for(selected: Iterable[Environment], environments: Sequence[Environme
     return parts[0] if len(parts) == 1 else " or ".join(f"({part})" for part in parts)
 
 
-def _python_term(selected: Sequence[str], pythons: Sequence[str]) -> str:
-    """Return the part of a marker that selects some of these Python versions."""
+def _build_python_term(selected: Sequence[str], pythons: Sequence[str]) -> str:
+    """Return the part of a marker that selects some of these Python versions; "" for all.
+
+    Args:
+        selected: The Python versions to select, at least one, sorted.
+        pythons: All Python versions, sorted.
+    """
     count = len(selected)
     if list(selected) == list(pythons):
         return ""
-    if list(selected) == list(pythons[:count]):
+    are_oldest = list(selected) == list(pythons[:count])
+    if are_oldest:
         return f"python_version < '{pythons[count]}'"
-    if list(selected) == list(pythons[-count:]):
+    are_newest = list(selected) == list(pythons[-count:])
+    if are_newest:
         return f"python_version >= '{selected[0]}'"
     versions = " or ".join(f"python_version == '{python}'" for python in selected)
     return versions if count == 1 else f"({versions})"
@@ -177,24 +196,29 @@ def _python_term(selected: Sequence[str], pythons: Sequence[str]) -> str:
 def _rank_tags(environment: Environment) -> dict[Tag, int]:
     """Return every wheel tag that works in an environment, with its rank: 0 is the best."""
     version, interpreter = (3, environment.minor), f"cp3{environment.minor}"
-    oldest_glibc = 17 if environment.machine == "aarch64" else 5
-    aliases = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+    oldest_minor = _OLDEST_GLIBC_MINORS[environment.machine]
     platforms = []
-    for minor in range(GLIBC, oldest_glibc - 1, -1):
+    for minor in range(NEWEST_GLIBC_MINOR, oldest_minor - 1, -1):
         platforms.append(f"manylinux_2_{minor}_{environment.machine}")
-        if minor in aliases:
-            platforms.append(f"{aliases[minor]}_{environment.machine}")
+        if minor in _MANYLINUX_ALIASES:
+            platforms.append(f"{_MANYLINUX_ALIASES[minor]}_{environment.machine}")
     platforms.append(f"linux_{environment.machine}")
     ranked = [
         *tags.cpython_tags(version, [interpreter], platforms),
         *tags.compatible_tags(version, interpreter, platforms),
     ]
+    # If a tag is listed twice, its first and better rank counts: it is set last.
     return {tag: rank for rank, tag in reversed(list(enumerate(ranked)))}
 
 
 def choose_wheel(names: Iterable[str], environment: Environment) -> str | None:
-    """Return the file name of the wheel that an installer takes in an environment, or None if no
-    wheel works there.
+    """Return the file name of the wheel that an installer takes, or None if no wheel works.
+
+    The wheel with the best tag is taken. Among equal tags, the highest build number wins.
+
+    Args:
+        names: The file names of the wheels of one release.
+        environment: The environment to install in.
     """
     tag_ranks = _rank_tags(environment)
     candidates = []
@@ -205,5 +229,9 @@ def choose_wheel(names: Iterable[str], environment: Environment) -> str | None:
             continue
         ranks = [tag_ranks[tag] for tag in wheel_tags if tag in tag_ranks]
         if ranks:
-            candidates.append((min(ranks), -build[0] if build else 1, name))
-    return min(candidates)[2] if candidates else None
+            build_order = -build[0] if build else 1  # a wheel without a build number comes last
+            candidates.append((min(ranks), build_order, name))
+    if not candidates:
+        return None
+    _, _, best_name = min(candidates)
+    return best_name

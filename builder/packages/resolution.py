@@ -94,7 +94,7 @@ class Request:
             "requirements": sorted(self.requirements),
             "rules": rules,
             "environments": environments,
-            "glibc": environment_markers.GLIBC,
+            "glibc": environment_markers.NEWEST_GLIBC_MINOR,
         }
 
 
@@ -228,7 +228,7 @@ def _write_inputs(request: Request, scratch: Path, constraints: Sequence[str]) -
     """Write the files of requirements, constraints, overrides and excluded projects for uv."""
     # A marker on each requirement keeps the resolution to the supported systems. uv's own setting
     # for that needs a configuration file, and uv would then read the user's configuration too.
-    bounds = environment_markers.bounding_marker(request.environments)
+    bounds = environment_markers.build_bounding_marker(request.environments)
     # A conditional drop is an override, which also replaces the request's own requirement of the
     # project. That requirement binds as a constraint instead.
     dropped_projects = {
@@ -271,7 +271,7 @@ def _pin_from_package(package: dict[str, Any], request: Request, missing: list[s
         The pin, or None if no environment of the request has the package.
     """
     name, version, uv_marker = package["name"], package["version"], package.get("marker", "")
-    matching = environment_markers.matching_environments(uv_marker, request.environments)
+    matching = environment_markers.find_matching_environments(uv_marker, request.environments)
     environments = request.environments if matching is None else sorted(matching)
     marker = environment_markers.simplify_marker(uv_marker, request.environments)
     if not environments or marker is None:

@@ -45,7 +45,7 @@ def test_simplest(long: str, short: str | None) -> None:
 def test_a_written_marker_holds_where_it_was_chosen_and_nowhere_else() -> None:
     for size in range(1, len(GRID) + 1):
         for chosen in itertools.combinations(GRID, size):
-            text = environment_markers.marker_for(chosen, GRID)
+            text = environment_markers.build_marker(chosen, GRID)
             assert (
                 tuple(each for each in GRID if environment_markers.marker_applies(text, each))
                 == chosen
@@ -53,7 +53,7 @@ def test_a_written_marker_holds_where_it_was_chosen_and_nowhere_else() -> None:
 
 
 def test_bounds_hold_for_the_line_and_not_beyond() -> None:
-    text = Marker(environment_markers.bounding_marker(GRID))
+    text = Marker(environment_markers.build_bounding_marker(GRID))
     assert all(
         text.evaluate(marker_environment(each.python, f"{each.python}.5", each.architecture))
         for each in GRID
