@@ -31,7 +31,7 @@ from rosetta.t5x import (
     dataset,
     gradient_reduction,
     partitioning,
-    step_arithmetic,
+    step_metrics,
 )
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class Trainer(trainer.Trainer):
                 values[name] = float(metric.compute_value().value)
         if values.pop(_SKIPPED_METRIC, 0.0):
             return math.nan
-        loss = step_arithmetic.compute_token_loss(values, self._model._loss_normalizing_factor)  # noqa: SLF001
+        loss = step_metrics.compute_token_loss(values, self._model._loss_normalizing_factor)  # noqa: SLF001
         return next(iter(values.values())) if loss is None else loss
 
     def _read_fp8_scales(self) -> dict[str, list[float]]:
@@ -315,7 +315,7 @@ class Trainer(trainer.Trainer):
                 health: Any = self._health
                 raise health.stop_for_data(error, self._current_step) from error
             if self._work is None:
-                self._work = step_arithmetic.describe_work(
+                self._work = step_metrics.compute_step_work(
                     self._model.config,
                     self._find_global_shapes(batch),
                     list(self._partitioner.mesh.devices.flat),
@@ -360,7 +360,7 @@ class Trainer(trainer.Trainer):
         values = future.result()
         rate = float(values["timing/steps_per_second"].value)
         losses = {name: float(values[name].value) for name in _LOSSES if name in values}
-        loss = step_arithmetic.compute_token_loss(losses, self._model._loss_normalizing_factor)  # noqa: SLF001
+        loss = step_metrics.compute_token_loss(losses, self._model._loss_normalizing_factor)  # noqa: SLF001
         seconds = steps / rate if rate else time.monotonic() - started
         waited = dataset.get_wait_seconds() - waited_before
         health: Any = self._health

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from rosetta.core import gpus
-from rosetta.t5x import step_arithmetic
+from rosetta.t5x import step_metrics
 from rosetta.t5x.run import flops
 from rosetta.t5x.run.model_config import T5Config
 
@@ -24,18 +24,18 @@ CONFIG = T5Config(
 def test_the_work_of_a_step() -> None:
     shapes = {"encoder_input_tokens": (16, 5), "decoder_target_tokens": (16, 4)}
     card = SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3")
-    found = step_arithmetic.describe_work(CONFIG, shapes, [card, card])
+    found = step_metrics.compute_step_work(CONFIG, shapes, [card, card])
     assert (found.flops, found.tokens, found.devices) == (
         flops.count_train_flops(CONFIG, 5, 4, 16),
         16 * 9,
         2,
     )
     assert found.peak == gpus.find_peak_flops(card.device_kind, "bfloat16")
-    with_fp8 = step_arithmetic.describe_work(
+    with_fp8 = step_metrics.compute_step_work(
         T5Config(**{**vars(CONFIG), "fp8": "xla"}), shapes, [card]
     )
     assert with_fp8.peak == gpus.find_peak_flops(card.device_kind, "fp8") != found.peak
-    alone = step_arithmetic.describe_work(
+    alone = step_metrics.compute_step_work(
         CONFIG, {"decoder_target_tokens": (16, 4)}, [SimpleNamespace(device_kind="cpu")]
     )
     assert (alone.tokens, alone.peak) == (64, None)
@@ -46,9 +46,9 @@ def test_the_work_of_a_step() -> None:
 )
 def test_the_loss_is_per_token_whatever_the_divisor(factor: object, expected: float) -> None:
     assert (
-        step_arithmetic.compute_token_loss(
+        step_metrics.compute_token_loss(
             {"loss_per_nonpadding_target_token": 0.5, "loss": 3.0}, factor
         )
         == expected
     )
-    assert step_arithmetic.compute_token_loss({}, factor) is None
+    assert step_metrics.compute_token_loss({}, factor) is None
