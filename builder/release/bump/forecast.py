@@ -1,6 +1,7 @@
 """Try distributions at the tips of their upstreams with the newest JAX of the package index.
 
-The packages are resolved, baked and imported in a copy, so nothing in the checkout changes.
+For each distribution, the packages are resolved, an environment is baked, and all its modules are
+imported. This happens in a copy, so nothing in the checkout changes.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
     from builder.packages.environment_markers import Environment
     from builder.packages.lock_file import Pin
 
-JAX = ("jax", "jaxlib")
-_MAX_SHOWN = 20  # changed packages, and modules that fail, in the text; --json has all
+JAX_PROJECTS = ("jax", "jaxlib")
+_MAX_SHOWN = 20  # the most lines for packages and for modules in the text; --json has all of them
 
 
 def run_forecast(
@@ -56,15 +57,16 @@ def run_forecast(
             the manifest sets for the line, or else the newest supported one on this machine.
 
     Returns:
-        The result of each distribution, by its name.
+        The result of each distribution, by its name: see `_try_distribution`. If a distribution
+        could not be tried, its result has only "ok" and "problem".
     """
-    copy = manifest.load(context.manifest_path)
+    copied_manifest = manifest.load(context.manifest_path)
     results = {}
     for name in names:
         with log.stage(f"{name} on the newest JAX"):
             try:
-                target = _choose_target(copy, name, requested_python)
-                results[name] = _try_distribution(context, copy, target, folder / name)
+                target = _choose_target(copied_manifest, name, requested_python)
+                results[name] = _try_distribution(context, copied_manifest, target, folder / name)
             except UserError as error:
                 results[name] = {"ok": False, "problem": str(error)}
     return results
@@ -89,15 +91,20 @@ class _Target:
     architecture: str
 
 
-def _choose_target(copy: Manifest, name: str, requested_python: str) -> _Target:
-    distribution = copy.distribution(name)
+def _choose_target(copied_manifest: Manifest, name: str, requested_python: str) -> _Target:
+    """Return on which Python and architecture to try a distribution.
+
+    Raises:
+        UserError: The distribution is not built for the CPU, or no such Python is installed.
+    """
+    distribution = copied_manifest.distribution(name)
     if "cpu" not in distribution.accelerators:
         raise UserError(
             "is not built for the CPU, and the forecast uses the CPU",
             name,
             "build it with the pins at the tips, and verify it on its accelerator",
         )
-    line = copy.lines[distribution.line]
+    line = copied_manifest.lines[distribution.line]
     python = python_interpreter.find_interpreter(
         line.pythons, line.python, requested_python
     ).version
@@ -106,22 +113,30 @@ def _choose_target(copy: Manifest, name: str, requested_python: str) -> _Target:
 
 
 def _try_distribution(
-    context: Context, copy: Manifest, target: _Target, output: Path
+    context: Context, copied_manifest: Manifest, target: _Target, output: Path
 ) -> dict[str, Any]:
-    """Resolve, bake and import a distribution with the newest JAX."""
-    newest = {
+    """Resolve, bake and import a distribution with the newest JAX.
+
+    Returns:
+        The result as JSON. "pinned" is the locked version of JAX, "jax" the version that was
+        tried, and "newest" the newest one for each Python version of the line. "lifted" has the
+        projects whose exact versions were not required, and "changed" the packages that differ from
+        the lock. "imports" is None if the packages could not be resolved.
+    """
+    newest_jax = {
         python: find_newest_jax(python, target.architecture, offline=context.offline)
-        for python in copy.lines[target.line].pythons
+        for python in copied_manifest.lines[target.line].pythons
     }
-    request = _read_request(context, copy, target.line, f"locks/{target.name}-cpu.txt")
-    lock = copy.root / request.where
-    old_pins = line_locks.read_existing_pins(lock)
+    lock_path = f"locks/{target.name}-cpu.txt"
+    request = _find_request(context, copied_manifest, target.line, lock_path)
+    lock_file = copied_manifest.root / request.where
+    old_pins = line_locks.read_existing_pins(lock_file)
     environments = environment_markers.list_environments([target.python], [target.architecture])
     result: dict[str, Any] = {
         "python": target.python,
         "pinned": next((pin.version for pin in old_pins if pin.name == "jax"), None),
-        "jax": newest[target.python],
-        "newest": newest,
+        "jax": newest_jax[target.python],
+        "newest": newest_jax,
         "lifted": [],
         "changed": [],
         "imports": None,
@@ -131,14 +146,16 @@ def _try_distribution(
     try:
         pins, result["lifted"] = resolve_with_jax(
             replace(request, environments=environments),
-            newest[target.python],
+            newest_jax[target.python],
             old_pins,
             offline=context.offline,
         )
     except UserError as error:
         return {**result, "problem": str(error)}
     result["changed"] = list_changed_packages(old_pins, pins, environments[0])
-    write_atomic(lock, line_locks.render_lock(pins, stage_key("forecast", request.key_inputs())))
+    write_atomic(
+        lock_file, line_locks.render_lock(pins, stage_key("forecast", request.key_inputs()))
+    )
     baked = environment_build.bake_environment(
         environment_build.plan_environment(
             context, target.name, "cpu", output, target.requested_python
@@ -165,30 +182,34 @@ def find_newest_jax(python: str, architecture: str, *, offline: bool) -> str:
         Requirement(line) for line in resolution.resolve_jointly(request, (), offline=offline)
     ]
     (jax,) = (requirement for requirement in resolved if requirement.name == "jax")
-    return str(next(iter(jax.specifier)).version)
+    (exact_version,) = jax.specifier  # ==VERSION
+    return str(exact_version.version)
 
 
-def _read_request(context: Context, copy: Manifest, line: str, lock: str) -> Request:
-    """Return what a lock is resolved from, with the requirements of the sources at their new pins.
+def _find_request(
+    context: Context, copied_manifest: Manifest, line: str, lock_path: str
+) -> Request:
+    """Return the request that a lock is resolved from, with the requirements at the new pins.
 
     Args:
         context: The context of the copy.
-        copy: The manifest of the copy.
+        copied_manifest: The manifest of the copy.
         line: The name of the line.
-        lock: The path of the lock, from the manifest's folder.
+        lock_path: The path of the lock, from the manifest's folder.
     """
-    names: dict[str, None] = {}
-    for distribution in copy.distributions.values():
+    source_names: dict[str, None] = {}  # ordered, each once
+    for distribution in copied_manifest.distributions.values():
         if distribution.line == line:
-            names |= dict.fromkeys(distribution.sources)
+            source_names |= dict.fromkeys(distribution.sources)
+    record_file = copied_manifest.folder(declared_requirements.RECORD)
     sources = declared_requirements.read_sources(
-        copy,
-        source.configure_access(context, copy),
-        names,
-        declared_requirements.load_record(copy.folder(declared_requirements.RECORD)),
+        copied_manifest,
+        source.configure_access(context, copied_manifest),
+        source_names,
+        declared_requirements.load_record(record_file),
     )
-    locks = line_locks.plan_locks(copy, line, sources.declared).joint_locks
-    return next(wanted.request for wanted in locks if wanted.path == lock)
+    locks = line_locks.plan_locks(copied_manifest, line, sources.declared).joint_locks
+    return next(lock.request for lock in locks if lock.path == lock_path)
 
 
 def resolve_with_jax(
@@ -196,8 +217,8 @@ def resolve_with_jax(
 ) -> tuple[list[Pin], list[str]]:
     """Resolve packages with a version of JAX.
 
-    Packages keep their version if possible. If there is no solution with the exact versions that
-    the request asks for, these are lifted.
+    Packages keep their locked version if possible. If the request has no solution, it is resolved
+    again without the exact versions that it requires (`PROJECT==VERSION`).
 
     Args:
         request: The requirements.
@@ -206,33 +227,34 @@ def resolve_with_jax(
         offline: Whether the package index must not be asked.
 
     Returns:
-        The packages, and the projects whose exact versions were lifted.
+        The packages, and the projects whose exact versions were not required.
 
     Raises:
-        UserError: there is no solution.
+        UserError: there is no solution even so.
     """
-    preferred = [pin for pin in old_pins if pin.name not in JAX]
-    strict = replace(request, requirements=lift_versions(request.requirements, jax, JAX))
+    preferred = [pin for pin in old_pins if pin.name not in JAX_PROJECTS]
+    strict = replace(request, requirements=lift_versions(request.requirements, jax, JAX_PROJECTS))
     try:
         constraints = resolution.resolve_jointly(strict, preferred, offline=offline)
         return resolution.resolve_lock(strict, constraints, offline=offline), []
     except UserError:
-        exact = _list_exact_projects(request.requirements)
-        if not exact:
+        exact_projects = _list_exact_projects(request.requirements)
+        if not exact_projects:
             raise
-    loose = replace(request, requirements=lift_versions(request.requirements, jax, (*JAX, *exact)))
-    preferred = [pin for pin in preferred if pin.name not in exact]
+    unpinned = lift_versions(request.requirements, jax, (*JAX_PROJECTS, *exact_projects))
+    loose = replace(request, requirements=unpinned)
+    preferred = [pin for pin in preferred if pin.name not in exact_projects]
     constraints = resolution.resolve_jointly(loose, preferred, offline=offline)
-    return resolution.resolve_lock(loose, constraints, offline=offline), exact
+    return resolution.resolve_lock(loose, constraints, offline=offline), exact_projects
 
 
 def _list_exact_projects(requirements: Iterable[str]) -> list[str]:
-    """Return the projects, other than JAX, that are required in an exact version."""
+    """Return the projects, other than JAX, that the requirements pin to an exact version."""
     projects = []
     for line in requirements:
         requirement = Requirement(line)
         name = str(canonicalize_name(requirement.name))
-        if name not in JAX and re.fullmatch(r"==[^*]+", str(requirement.specifier)):
+        if name not in JAX_PROJECTS and re.fullmatch(r"==[^*]+", str(requirement.specifier)):
             projects.append(name)
     return projects
 
@@ -240,7 +262,13 @@ def _list_exact_projects(requirements: Iterable[str]) -> list[str]:
 def lift_versions(
     requirements: Iterable[str], jax: str, projects: Iterable[str]
 ) -> tuple[str, ...]:
-    """Return requirements without the versions of some projects, and with a version of JAX."""
+    """Return requirements that allow any version of some projects, and one version of JAX.
+
+    Args:
+        requirements: The requirements.
+        jax: The version of JAX.
+        projects: The projects whose versions are no longer restricted.
+    """
     lifted = [f"jax=={jax}"]
     without_version = set(projects)
     for line in requirements:
@@ -254,8 +282,11 @@ def lift_versions(
 def list_changed_packages(
     old_pins: Iterable[Pin], new_pins: Iterable[Pin], environment: Environment
 ) -> list[str]:
-    """Return which packages of an environment are added, removed, or have another version."""
-    old, new = _versions_in(old_pins, environment), _versions_in(new_pins, environment)
+    """Return a line for each package of an environment whose version differs, as "NAME OLD -> NEW".
+
+    "none" stands for the version of a package that was added or removed.
+    """
+    old, new = _map_versions(old_pins, environment), _map_versions(new_pins, environment)
     return [
         f"{name} {old.get(name, 'none')} -> {new.get(name, 'none')}"
         for name in sorted({*old, *new})
@@ -263,7 +294,7 @@ def list_changed_packages(
     ]
 
 
-def _versions_in(pins: Iterable[Pin], environment: Environment) -> dict[str, str]:
+def _map_versions(pins: Iterable[Pin], environment: Environment) -> dict[str, str]:
     return {
         pin.name: pin.version
         for pin in pins
@@ -272,7 +303,11 @@ def _versions_in(pins: Iterable[Pin], environment: Environment) -> dict[str, str
 
 
 def _import_all_modules(environment: Path) -> dict[str, Any]:
-    """Import every module of an environment; return their number, and why which of them failed."""
+    """Import every module of an environment.
+
+    Returns:
+        "modules": the number of modules; "failed": the reason for each module that failed.
+    """
     imports = verification.run_selftest(environment, "--imports-only")["imports"]
     return {"modules": imports["modules"], "failed": dict(imports["failed"])}
 
@@ -297,7 +332,7 @@ def _result_lines(name: str, result: dict[str, Any]) -> list[str]:
         if Version(jax) > Version(result["jax"]):
             lines.append(f"  Python {python} has JAX {jax}: try it with --python {python}")
     if result["lifted"]:
-        lines.append(f"  exact versions that were lifted: {', '.join(result['lifted'])}")
+        lines.append(f"  exact versions not required: {', '.join(result['lifted'])}")
     lines += _shorten_list([f"  {change}" for change in result["changed"]], "packages")
     failed = result["imports"]["failed"] if result["imports"] else {}
     failures = [f"  fails: {module}: {reason}" for module, reason in failed.items()]
@@ -309,11 +344,11 @@ def _summarize_result(result: dict[str, Any]) -> str:
     if result["imports"] is None:
         return f"does not resolve: {result['problem']}"
     modules, failed = result["imports"]["modules"], len(result["imports"]["failed"])
-    return f"{format_count(modules, 'module')}, {failed or 'none'} failed to be imported"
+    return f"{format_count(modules, 'module')}, imports that failed: {failed or 'none'}"
 
 
 def _shorten_list(lines: Sequence[str], noun: str) -> list[str]:
-    """Return the first lines, and how many more there are."""
+    """Return at most `_MAX_SHOWN` lines, and a line with the number of the others."""
     shown = list(lines[:_MAX_SHOWN])
     if len(lines) > _MAX_SHOWN:
         shown.append(f"  and {len(lines) - _MAX_SHOWN} more {noun}")

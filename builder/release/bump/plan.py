@@ -1,4 +1,7 @@
-"""Examine one source for a bump, and plan what the bump would write. Nothing is written here."""
+"""Examine one source for a bump, and plan which files the bump would change.
+
+The functions of this module do not change the checkout.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,10 @@ class PatchReport:
 
     Attributes:
         verdict: What became of the patch.
-        culprit: The upstream commit that broke it.
-        proposal: What a maintainer, or `--accept`, may do about it.
+        culprit: The upstream commit after which the patch no longer applied, or None if it still
+            applies or if no such commit was found.
+        proposal: "drop" if upstream has the change, "refresh" if a merge can replace the patch,
+            otherwise None. A maintainer may follow the proposal, and `--accept` does.
     """
 
     verdict: PatchVerdict
@@ -63,18 +68,19 @@ class PlannedWrites:
 
 @dataclass(frozen=True)
 class SourceReport:
-    """What a bump knows about one source.
+    """How far the pin of one source can move, and what becomes of its patches.
 
     Attributes:
         source: The source at its present pin.
         tip: The commit at the tip of the branch.
-        branch_problem: Why the pin cannot follow its branch. Little else is known then.
+        branch_problem: Why the pin cannot follow its branch, or None. Attributes that could not be
+            found out have their default.
         tip_trial: What became of the patches and the overlay at the tip.
         patches: What became of each patch at the tip.
         commits: The upstream commits since the pin, newest first.
-        days: The days between the pin and the tip.
-        newest_usable: The newest commit that the pin may be set to, or None.
-        writes: What a bump would write.
+        days: The whole days between the commit times of the pin and of the tip.
+        newest_usable: The newest commit that the pin may be set to, or None if there is none.
+        writes: What a bump would write, or None if it would write nothing.
     """
 
     source: GitSource
@@ -89,12 +95,12 @@ class SourceReport:
 
     @property
     def pin(self) -> str:
-        """The pin after the writes."""
+        """The pin that the source would have after the bump."""
         return self.writes.pin if self.writes else self.source.commit
 
     @property
     def ok(self) -> bool:
-        """Whether the patches and the overlay apply at the tip of the branch."""
+        """Whether the pin may be set to the tip of the branch."""
         return self.branch_problem is None and self.newest_usable == self.tip
 
 
@@ -111,7 +117,8 @@ def examine_source(
     Args:
         source: The source at its present pin.
         access: Where the source can be fetched from.
-        accept: Whether to drop patches that upstream has, and to accept merges.
+        accept: Whether to drop patches that upstream has, and to replace patches by the result of
+            a three-way merge.
         tip_only: Whether to plan no writes unless everything applies at the tip.
         target: A commit to use in place of the tip of the branch.
 
@@ -140,7 +147,7 @@ def examine_source(
         try:
             trial = trials.try_commit(newest_usable)
             writes = _plan_writes(source, upstream, trial, files.patches, accept=accept)
-        except UserError as error:
+        except UserError as error:  # a build could not use the sources at this commit
             what = f"{newest_usable}: {error.where}: {error.what}"
             problem = branch_state.BranchProblem("unreadable", what, error.do)
             return replace(report, branch_problem=problem)
@@ -148,6 +155,7 @@ def examine_source(
 
 
 def _report_patch(trials: BranchTrials, verdict: PatchVerdict) -> PatchReport:
+    """Add to a verdict which commit caused it, and what can be done about it."""
     proposals: dict[str, Proposal] = {"taken": "drop", "reworked": "refresh"}
     culprit = None
     if verdict.outcome not in APPLYING_OUTCOMES:
@@ -156,7 +164,7 @@ def _report_patch(trials: BranchTrials, verdict: PatchVerdict) -> PatchReport:
 
 
 def _days_between(upstream: Upstream, pin: str) -> int:
-    """Return the days between the pin and the tip of the branch."""
+    """Return the whole days between the commit times of the pin and of the tip."""
     seconds = read_commit_time(upstream.git, upstream.tip) - read_commit_time(upstream.git, pin)
     return seconds // _SECONDS_PER_DAY
 
@@ -171,10 +179,14 @@ def _plan_writes(
 ) -> PlannedWrites | None:
     """Return what has to be written for the pin to move to the commit of a trial.
 
-    The result is checked as a build checks it: without merging, and on verified objects.
+    The patches and the overlay are then applied as a build does it: without merging, to a source
+    whose objects are verified.
 
     Returns:
-        None if there is nothing to write.
+        The planned writes, or None if there is nothing to write.
+
+    Raises:
+        UserError: a build could not apply the patches.
     """
     pinned = acquire_source(replace(source, commit=trial.commit), upstream.access)
     dropped = tuple(
@@ -183,20 +195,20 @@ def _plan_writes(
     remaining = [patch for patch in patches if patch.name not in dropped]
     refreshed, _ = patch_refresh.find_stale_patches(pinned, remaining)
     refreshed_by_name = {patch.name: patch for patch in refreshed}
-    final = [refreshed_by_name.get(patch.name, patch) for patch in remaining]
-    for result in patched_source.survey_patches(
-        pinned, final, overlay.load_overlay(source.overlay)
-    ).results:
+    new_series = [refreshed_by_name.get(patch.name, patch) for patch in remaining]
+    overlaid_files = overlay.load_overlay(source.overlay)
+    survey = patched_source.survey_patches(pinned, new_series, overlaid_files)
+    for result in survey.results:
         if not result.sound:
             raise UserError(
-                f"the refreshed patch is {result.outcome}: {result.detail}",
+                f"the patch does not apply after the refresh: {result.outcome}: {result.detail}",
                 result.name,
                 "see docs/how-to/update-pins.md",
             )
     files: dict[Path, bytes | None] = {patch.file: patch.raw for patch in refreshed}
     if dropped:
-        series = source.patches / "series"
-        files[series] = _remove_from_series(patch_series.read_text(series), dropped)
+        series_file = source.patches / "series"
+        files[series_file] = _remove_from_series(patch_series.read_text(series_file), dropped)
         files |= {source.patches / f"{name}.patch": None for name in dropped}
     if trial.commit == source.commit and not files:
         return None
@@ -204,6 +216,15 @@ def _plan_writes(
 
 
 def _remove_from_series(text: str, names: Sequence[str]) -> bytes:
-    """Return the text of a series without some patches. Comments and other lines are kept."""
-    lines = text.splitlines(keepends=True)
-    return "".join(line for line in lines if line.split("#")[0].strip() not in names).encode()
+    """Return the content of a series file without some patches. Comment lines are kept.
+
+    Args:
+        text: The content of the series file.
+        names: The names of the patches to remove.
+    """
+    remaining_lines = []
+    for line in text.splitlines(keepends=True):
+        name = line.split("#")[0].strip()
+        if name not in names:
+            remaining_lines.append(line)
+    return "".join(remaining_lines).encode()

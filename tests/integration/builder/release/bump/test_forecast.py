@@ -130,7 +130,7 @@ def test_the_text_names_what_fails_and_where_a_newer_jax_would_be() -> None:
         }
     )
     for word in (
-        "thing on JAX 1.0 (pinned: 1.0), Python 3.11: 90 modules, 1 failed to be imported",
+        "thing on JAX 1.0 (pinned: 1.0), Python 3.11: 90 modules, imports that failed: 1",
         "--python 3.12",
         "orbax",
         "p19 1 -> 2",
