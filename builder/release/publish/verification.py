@@ -21,25 +21,26 @@ if TYPE_CHECKING:
     from builder.images.registry.transport import Connection
     from builder.release.publish.signing_key import PublicKey
 
-_SIGNATURE = "signature"
+_SIGNATURE = "signature"  # stands for the predicate type of a signature, which has none
+# The types of the statements that the index and every image must have.
 REQUIRED = (_SIGNATURE, signed_statements.SBOM, signed_statements.PROVENANCE)
 
 
 @dataclass
 class TrustedStatements:
-    """What a key signed among the attachments of an image or of an index.
+    """The attachments of an image or of an index, by whether a key signed them.
 
     Attributes:
         predicates: The signed predicates by their type. A signature has the type "signature" and
             an empty predicate.
-        rejections: Why other attachments do not count, by what they claim to be.
+        rejections: Why each other attachment is not trusted, by the kind that it claims to be.
     """
 
     predicates: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     rejections: dict[str, list[str]] = field(default_factory=dict)
 
     def find_problem(self, predicate_type: str) -> str:
-        """Return why there is no statement of a type, or "" if there is one."""
+        """Return why there is no trusted statement of a type, or "" if there is one."""
         if self.predicates.get(predicate_type):
             return ""
         name = signed_statements.PREDICATE_NAMES.get(predicate_type, predicate_type)
@@ -105,7 +106,8 @@ class VerificationOptions:
     """How to verify an image.
 
     Attributes:
-        read_blobs: Whether to read and hash all blobs, rather than compare their sizes.
+        read_blobs: Whether to read and hash the layers too, in place of only comparing their
+            sizes. Configs are always read.
         require_test: Whether a signed test result that has passed is required.
         repository: The HOST/NAME that everything must be signed for. Default: the repository of
             the connection.
@@ -179,7 +181,7 @@ class _Verifier:
         else:
             self._check_statements("index", index.digest)
             images = self._list_images(index)
-            self._run("index: platforms", lambda: self._find_wrong_platforms(set(images)))
+            self._run("index: platforms", lambda: self._find_platform_problem(set(images)))
             for platform, digest in sorted(images.items()):
                 self._check_image(platform, digest)
                 self._check_statements(platform, digest)
@@ -189,7 +191,7 @@ class _Verifier:
         self.checks.append(Check(name, problem))
 
     def _run(self, name: str, find_problem: Callable[[], str]) -> None:
-        """Add a check. An error of the registry is a problem as well."""
+        """Run and add a check. It fails too if `find_problem` raises a UserError."""
         try:
             problem = find_problem()
         except UserError as error:
@@ -197,18 +199,23 @@ class _Verifier:
         self._add(name, problem)
 
     def _check_statements(self, subject: str, digest: str) -> None:
-        """Check what is attached to the index or to the image of a platform."""
-        statements = TrustedStatements()
+        """Check the statements that are attached to an index or image.
 
-        def read_statements() -> str:
-            nonlocal statements
+        Args:
+            subject: "index", or the platform of the image.
+            digest: The digest of the index or image.
+        """
+        statements = TrustedStatements()
+        problem = ""
+        try:
             statements = read_trusted_statements(
                 self.connection, digest, self.key, self.options.repository
             )
+        except UserError as error:
+            problem = error.what
+        else:
             self.statements[subject] = statements
-            return ""
-
-        self._run(f"{subject}: attachments", read_statements)
+        self._add(f"{subject}: attachments", problem)
         required = list(REQUIRED)
         if self.options.require_test and subject == "index":
             required.append(signed_statements.TEST)
@@ -220,7 +227,7 @@ class _Verifier:
             self._add(f"{subject}: {name}", problem)
 
     def _list_images(self, index: Document) -> dict[str, str]:
-        """Return the digest of the image of each platform."""
+        """Return the digest of each platform's image. A repeated platform fails a check."""
         images: dict[str, str] = {}
         for descriptor in _read_descriptors(index.json(), "manifests"):
             platform = descriptor.get("platform") or {}
@@ -230,8 +237,11 @@ class _Verifier:
             images[name] = str(descriptor.get("digest"))
         return images
 
-    def _find_wrong_platforms(self, platforms: set[str]) -> str:
-        """Return which platforms differ from those of the signed provenance, or ""."""
+    def _find_platform_problem(self, platforms: set[str]) -> str:
+        """Return how the platforms differ from those of the signed provenance, or "".
+
+        Only the first provenance that lists platforms counts.
+        """
         statements = self.statements.get("index", TrustedStatements())
         for provenance in statements.predicates.get(signed_statements.PROVENANCE, []):
             try:
@@ -240,16 +250,16 @@ class _Verifier:
             except (KeyError, TypeError):
                 continue
             if missing := built - platforms:
-                return f"{', '.join(sorted(missing))} is missing"
+                return f"missing from the index: {', '.join(sorted(missing))}"
             if others := platforms - built:
-                return f"{', '.join(sorted(others))} was not built with the others"
+                return f"not in the signed provenance: {', '.join(sorted(others))}"
             return ""
         return "no signed provenance lists the platforms"
 
     def _check_image(self, platform: str, digest: str) -> None:
-        self._run(f"{platform}: image", lambda: self._find_problem_of_image(platform, digest))
+        self._run(f"{platform}: image", lambda: self._find_image_problem(platform, digest))
 
-    def _find_problem_of_image(self, platform: str, digest: str) -> str:
+    def _find_image_problem(self, platform: str, digest: str) -> str:
         """Return what is wrong with the manifest, the config or the layers of an image, or ""."""
         manifest = download.read_document(self.connection, digest).json()
         config = manifest.get("config") or {}
@@ -257,25 +267,25 @@ class _Verifier:
         for descriptor in descriptors:
             blob, size = str(descriptor.get("digest")), descriptor.get("size")
             if not isinstance(size, int) or not blob.startswith("sha256:"):
-                return "its manifest has an entry without sha256 and size"
+                return "an entry of its manifest lacks a sha256 digest or a size"
             if not has_blob(self.connection, blob, size):
-                return f"blob {blob[7:19]}… is missing"
+                return f"blob {_shorten_digest(blob)} is missing"
         to_read = descriptors if self.options.read_blobs else [config]
-        problem = self._find_problem_of_blobs(to_read)
+        problem = self._find_first_blob_problem(to_read)
         if problem:
             return problem
         config_platform = self._read_platform(str(config["digest"]))
         return "" if config_platform == platform else f"its config is for {config_platform}"
 
-    def _find_problem_of_blobs(self, descriptors: Sequence[dict[str, Any]]) -> str:
-        """Read blobs, and return the first problem, or ""."""
+    def _find_first_blob_problem(self, descriptors: Sequence[dict[str, Any]]) -> str:
+        """Read blobs in parallel, and return the first problem, or ""."""
         problems: list[str] = self.connection.map_threads(
-            self._find_problem_of_blob,
+            self._find_blob_problem,
             [(str(descriptor["digest"]), int(descriptor["size"])) for descriptor in descriptors],
         )
         return next(filter(None, problems), "")
 
-    def _find_problem_of_blob(self, digest: str, size: int) -> str:
+    def _find_blob_problem(self, digest: str, size: int) -> str:
         """Read a blob without storing it, and return what is wrong with it, or ""."""
 
         def read_blob() -> None:
@@ -295,7 +305,7 @@ class _Verifier:
                 raise MismatchError("its content does not match its digest")
 
         try:
-            self.connection.retry(f"reading blob {digest[7:19]}…", read_blob)
+            self.connection.retry(f"reading blob {_shorten_digest(digest)}", read_blob)
         except UserError as error:
             return error.what
         return ""
@@ -312,21 +322,37 @@ def _find_problem_in_predicates(
 ) -> str:
     """Return what is wrong with signed statements of one type, or "".
 
-    An SBOM must describe this image, and one test must have passed.
+    Every SBOM must describe this image, and at least one test must have passed. Nothing is required
+    of other types.
+
+    Args:
+        predicate_type: The type.
+        predicates: The predicates of the statements, at least one.
+        digest: The digest of the index or image that they are attached to.
     """
     if predicate_type == signed_statements.SBOM:
         image_hash = {"alg": "SHA-256", "content": digest.removeprefix("sha256:")}
         for sbom in predicates:
             component = (sbom.get("metadata") or {}).get("component") or {}
             if image_hash not in (component.get("hashes") or []):
-                return "its metadata describes another image"
-    has_passed = any(test.get("result") == "PASSED" for test in predicates)
-    if predicate_type == signed_statements.TEST and not has_passed:
-        return "no test in it has passed"
+                return "its metadata does not describe this image"
+    if predicate_type == signed_statements.TEST:
+        has_passed = any(test.get("result") == "PASSED" for test in predicates)
+        return "" if has_passed else "no test has passed"
     return ""
 
 
+def _shorten_digest(digest: str) -> str:
+    """Return the first 12 hexadecimal digits of a digest "sha256:…"."""
+    return f"{digest.removeprefix('sha256:')[:12]}…"
+
+
 def _read_descriptors(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return the descriptors that a manifest or an index lists under a key.
+
+    Raises:
+        UserError: The document has no such list.
+    """
     descriptors = document.get(key)
     if not isinstance(descriptors, list) or not all(
         isinstance(descriptor, dict) for descriptor in descriptors

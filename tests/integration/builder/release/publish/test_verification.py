@@ -267,7 +267,7 @@ def test_an_index_signed_with_the_provenance_of_more_platforms(published: Publis
         ),
     ]
     attachments.attach(published.connection, attachments.Subject(oci_documents.INDEX, small), items)
-    published.refused("index: platforms: linux/arm64 is missing")
+    published.refused("index: platforms: missing from the index: linux/arm64")
 
 
 def _payload(item: Attachment, change: Callable[[dict[str, Any]], None]) -> Attachment:
@@ -350,7 +350,7 @@ def test_an_sbom_that_describes_another_image_inside(published: Published) -> No
         attachments.ATTESTATIONS,
         [wrong, published.attached(digest, signed_statements.PROVENANCE)],
     )
-    published.refused("index: SBOM: its metadata describes another image")
+    published.refused("index: SBOM: its metadata does not describe this image")
 
 
 def test_countersigned_by_others_is_fine(published: Published) -> None:
