@@ -1,8 +1,9 @@
-"""docs/reference/pax-experiments.md, from the experiments of Pax."""
+"""Render docs/reference/pax-experiments.md from the experiments of Pax."""
 
 from __future__ import annotations
 
 import ast
+import math
 from typing import TYPE_CHECKING, Any
 
 from builder.core import markdown_table, reference_data
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 PAGE = "docs/reference/pax-experiments.md"
 _HEAD = """# Experiments of Pax
 
-*Reference: every experiment of Pax, its sizes, and every hyperparameter. Generated from
+*Reference: every experiment of Pax, its sizes, and every hyper-parameter. Generated from
 rosetta/pax by `python build.py docs`: edit there.*
 
 An experiment is a model with its data. `CONFIG` names it in the scripts and commands, and
@@ -36,7 +37,7 @@ _DATA_ROWS = (
         "`Synthetic`",
         "random tokens; no data and no vocabulary are needed; ends after 100 steps",
         "one batch of random tokens",
-        "full",
+        "random tokens without padding",
     ),
     (
         "`Pile`",
@@ -64,10 +65,11 @@ _DATA = """
 [Data sources](data-sources.md#data-of-pax) describes `DATA` and the rows.
 """
 _SIZES = """
-The parameters are those of the embedding and of all matrix products. The mesh is [data, fsdp,
-tensor], within a node x across nodes; the number of GPUs is its product. The global batch is
+The parameters are those of the embedding and of all matrix products. A mesh has the axes [data,
+fsdp, tensor]. The first list is the mesh within a node, and the second the mesh across nodes. The
+number of GPUs is the product of all numbers in both lists. The global batch is
 `PERCORE_BATCH_SIZE` x GPUs, and data x fsdp has to divide it. `run_llama_boolq.sh` sets its own
-mesh, batch and steps.
+mesh, batch and steps. The steps are those of the experiments with data.
 """
 _DIFFERENCES = """
 Without a switch, an experiment is upstream's experiment of the same name. A test shrinks both and
@@ -101,19 +103,20 @@ _DIFFERENCE_ROWS = (
         "50,304 in products; parameters and checkpoints have 50,257",
     ),
 )
-_OTHER_DIFFERENCES = """Four more values behave differently:
+_OTHER_DIFFERENCES = """Four more things behave differently:
 
-- `LR_COS_DECAY_START` follows `LR_COS_WARMUP` in GPT and GLaM. Upstream's value stays at the end of
-    the default warm-up.
-- `R_COS_MIN_RATIO` is a misspelling in upstream's file without effect. Here it is refused;
-    `LR_COS_MIN_RATIO` has its value.
+- If `LR_COS_WARMUP` is changed in GPT or GLaM, `LR_COS_DECAY_START` changes with it. In upstream's
+    file, it keeps the end of the default warm-up.
+- `R_COS_MIN_RATIO` in upstream's file is a misspelling and has no effect. Here, the name is
+    refused, and `LR_COS_MIN_RATIO` has the value.
 - `ADAM_BETA1` of GLaM 64B/64E is 0 in upstream's file, but upstream's code reads 0 as "not set" and
-    uses 0.9. Here the value is 0.9, and 0 means 0. The same is true of `WEIGHT_DECAY`,
-    `ADAM_EPSILON` and `CLIP_GRADIENT_NORM_TO_VALUE`.
-- The attention mask of GLaM follows `PACKED_INPUT`. Upstream's mask always takes rows as packed.
+    uses 0.9. Here the value is 0.9, and a 0 that you set means 0. A 0 also means 0 for
+    `WEIGHT_DECAY`, `ADAM_EPSILON` and `CLIP_GRADIENT_NORM_TO_VALUE`.
+- The attention mask of GLaM depends on `PACKED_INPUT`. Upstream's mask is always that of packed
+    rows.
 
 The `pax-1.4` line has Paxml and Praxis 1.4.0. It trains GPT, LLaMA, and GLaM with repeated layers.
-It refuses `EVAL_TASK`, GLaM with `USE_REPEATED_LAYER=False`, and all
+The line refuses `EVAL_TASK`, GLaM with `USE_REPEATED_LAYER=False`, and all
 [switches](pax-switches.md).
 """
 _HYPER_PARAMETERS = """
@@ -125,13 +128,14 @@ A cell is empty if the models of that kind do not read the hyper-parameter. "By 
 their values differ; `rosetta explain PRESET` prints the value of each. Other hyper-parameters of
 Paxml's base classes are set in the same way.
 """
-_COLUMNS = {
+# The columns of the table of sizes -> the hyper-parameters that they show.
+_SIZE_COLUMNS = {
     "layers": "NUM_LAYERS",
     "width": "MODEL_DIMS",
     "heads": "NUM_HEADS",
     "feed-forward": "HIDDEN_DIMS",
     "vocabulary": "VOCAB_SIZE",
-    "tokens": "MAX_SEQ_LEN",
+    "tokens/row": "MAX_SEQ_LEN",
     "rows/GPU": "PERCORE_BATCH_SIZE",
     "steps": "MAX_STEPS",
 }
@@ -152,8 +156,8 @@ def render() -> str:
         _DATA,
         f"## Sizes and meshes\n{_SIZES}",
         markdown_table.render(
-            ("model", "experiments", "parameters", *_COLUMNS, "mesh", "GPUs"),
-            (list(_size_row(model, experiments)) for model, experiments in models.items()),
+            ("model", "experiments", "parameters", *_SIZE_COLUMNS, "mesh", "GPUs"),
+            (list(_list_size_cells(model, experiments)) for model, experiments in models.items()),
         ),
         f"## What differs from upstream\n{_DIFFERENCES}",
         markdown_table.render(
@@ -172,7 +176,10 @@ def render() -> str:
 
 
 def _group_by_model(experiments: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the class of a model -> its experiments, the smallest models of a kind first."""
+    """Return the experiments of each model, by the name of the model's class.
+
+    The models are sorted by kind, and those of a kind by size, the smallest first.
+    """
     groups: dict[str, list[dict[str, Any]]] = {}
     for experiment in experiments:
         groups.setdefault(experiment["model"], []).append(experiment)
@@ -183,27 +190,28 @@ def _group_by_model(experiments: list[dict[str, Any]]) -> dict[str, list[dict[st
     return {model: groups[model] for model in sorted(groups, key=order)}
 
 
-def _size_row(model: str, experiments: list[dict[str, Any]]) -> Iterator[str]:
-    """Return the sizes of a model; the number of steps is that of experiments with data."""
-    trained = next(
+def _list_size_cells(model: str, experiments: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the cells of a model's row in the table of sizes.
+
+    The values are those of its first experiment with data: synthetic ones end after fewer steps.
+    """
+    with_data = next(
         experiment for experiment in experiments if not experiment["name"].startswith(_SYNTHETIC)
     )
-    values = trained["values"]
+    values = with_data["values"]
     yield f"`{model}`"
     yield ", ".join(f"`{experiment['name']}`" for experiment in experiments)
-    yield _describe_count(trained["parameters"])
-    for name in _COLUMNS.values():
+    yield _describe_count(with_data["parameters"])
+    for name in _SIZE_COLUMNS.values():
         yield f"{ast.literal_eval(values[name]):,}"
-    meshes = [ast.literal_eval(values[name]) for name in ("ICI_MESH_SHAPE", "DCN_MESH_SHAPE")]
-    yield " x ".join(str(list(mesh)) for mesh in meshes)
-    count = 1
-    for size in (*meshes[0], *meshes[1]):
-        count *= size
-    yield str(count)
+    mesh_within_node = ast.literal_eval(values["ICI_MESH_SHAPE"])
+    mesh_across_nodes = ast.literal_eval(values["DCN_MESH_SHAPE"])
+    yield f"{list(mesh_within_node)} x {list(mesh_across_nodes)}"
+    yield str(math.prod((*mesh_within_node, *mesh_across_nodes)))
 
 
 def _describe_count(count: int) -> str:
-    """Return a number of parameters with three digits."""
+    """Return a number of parameters with three significant digits, as "1.14 trillion"."""
     for size, name in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million")):
         if count >= size:
             return f"{count / size:.3g} {name}"
@@ -211,11 +219,15 @@ def _describe_count(count: int) -> str:
 
 
 def _find_kind(model: str) -> str:
+    """Return the kind of a model, which its class name begins with."""
     return next(kind for kind in _KINDS if model.startswith(kind))
 
 
 def _describe_values(name: str, data: Mapping[str, Any]) -> Iterator[str]:
-    """Return the value of a hyper-parameter for each kind of model, "" if it is not read."""
+    """Yield the cell of a hyper-parameter for each kind of model.
+
+    The cell is empty if no model of the kind has or reads the hyper-parameter.
+    """
     for kind in _KINDS:
         values = {
             experiment["values"].get(name)
