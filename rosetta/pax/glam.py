@@ -1,6 +1,6 @@
-"""GLaM: experiments with a mixture of experts in every second layer (arXiv:2112.06905).
+"""Experiments with GLaM, which has a mixture of experts in every second layer (arXiv:2112.06905).
 
-Each token goes through two experts.
+The router sends each token to two experts.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.pax.experiment import Difference
 from rosetta.pax.gpt import GPT126M
 
-_PACKED = Difference("PACKED_INPUT", theirs=True, why="the published runs do not pack")
+_UNPACKED_INPUT = Difference("PACKED_INPUT", theirs=True, why="the published runs do not pack")
 
 
 class GLaM126M64E(GPT126M):
     """GPT126M with 64 experts, 1.9 billion parameters.
 
-    The published run has 64 GPUs, fully sharded.
+    The published run used 64 GPUs, with fully sharded parameters.
     """
 
     NUM_EXPERTS = 64
-    CAPACITY_FACTOR = 2.0  # the tokens that an expert takes, relative to even routing
-    # Groups of tokens that are routed together, in each part that data and fsdp make of a batch.
+    CAPACITY_FACTOR = 2.0  # the most tokens that an expert takes, relative to even routing
+    # The mesh axes data and fsdp split a batch into parts. The tokens of a part are split into this
+    # number of groups, and each group is routed on its own.
     GROUPS_PER_PART = 1
     LOAD_BALANCING_WEIGHT = 0.01
     Z_LOSS_WEIGHT = 0
@@ -35,7 +36,7 @@ class GLaM126M64E(GPT126M):
     DCN_MESH_SHAPE: Any = (1, 1, 1)
 
     DIFFERENCES: ClassVar[tuple[Difference, ...]] = (
-        _PACKED,
+        _UNPACKED_INPUT,
         Difference("PERCORE_BATCH_SIZE", theirs=4, why="the published run's batch"),
     )
 
@@ -43,22 +44,24 @@ class GLaM126M64E(GPT126M):
         """Replace the language model by Praxis' GLaM.
 
         Raises:
-          UserError: The layers are not repeated, and Praxis 1.4.0 has no other GLaM.
+          UserError: The experiment does not repeat layers, but GLaM of Praxis 1.4.0 always does.
         """
         super().adapt_model(task)
-        options = {"repeat": self.USE_REPEATED_LAYER}
+        repeat_option = {"repeat": self.USE_REPEATED_LAYER}
+        # In Praxis 1.4.0, GLaM lacks the option and always repeats its layers.
         if "repeat" not in inspect.signature(glam.GlamUniTransformerLmHParams).parameters:
             if not self.USE_REPEATED_LAYER:
                 raise UserError(
-                    "Praxis 1.4.0 only has GLaM with layers that repeat",
+                    "GLaM of Praxis 1.4.0 can only have repeated layers",
                     "USE_REPEATED_LAYER=False",
                     "set USE_REPEATED_LAYER to True, or use the pax distribution",
                     kind=UNSUPPORTED,
                 )
-            options = {}
-        # Tokens are routed within a group, on the devices that have its part of the batch.
-        data_axes = zip(self.ICI_MESH_SHAPE[:-1], self.DCN_MESH_SHAPE[:-1], strict=True)
-        parts = math.prod(within * across for within, across in data_axes)
+            repeat_option = {}
+        # All mesh axes but the last, tensor, split the batch. A group never spans two parts of the
+        # batch, so its tokens are routed on the devices that have them.
+        batch_axes = zip(self.ICI_MESH_SHAPE[:-1], self.DCN_MESH_SHAPE[:-1], strict=True)
+        batch_parts = math.prod(within * across for within, across in batch_axes)
         task.model.lm_tpl = glam.GlamUniTransformerLmHParams(
             name="glam_lm",
             vocab_size=self.VOCAB_SIZE,
@@ -73,13 +76,14 @@ class GLaM126M64E(GPT126M):
             e_dim=self.NUM_EXPERTS,
             c_dim=None,
             capacity_factor=self.CAPACITY_FACTOR,
-            num_groups=self.GROUPS_PER_PART * parts,
+            num_groups=self.GROUPS_PER_PART * batch_parts,
             moe_gating_func="top2",
-            # The loss is the sum over the layers of experts, half of all layers.
+            # Praxis adds up the load-balancing losses of all layers with experts. These are half of
+            # the layers, and the division makes the sum a mean.
             moe_load_balance_loss_weight=self.LOAD_BALANCING_WEIGHT / (self.NUM_LAYERS / 2),
             z_loss_weight=self.Z_LOSS_WEIGHT,
             checkpoint_policy=self.CHECKPOINT_POLICY,
-            **options,
+            **repeat_option,
         )
         task.model.lm_tpl.packed_input = self.PACKED_INPUT
         self.set_sharding(task)
@@ -89,7 +93,8 @@ class GLaM126M64E(GPT126M):
 class GLaM64B64E(GLaM126M64E):
     """64 experts, 1.14 trillion parameters.
 
-    The published run has 512 GPUs in 64 nodes, sharded over nodes, tensor parallel within a node.
+    The published run used 512 GPUs in 64 nodes. Parameters were sharded across the nodes, and
+    tensor parallelism was used within a node.
     """
 
     GROUPS_PER_PART = 8
@@ -104,7 +109,7 @@ class GLaM64B64E(GLaM126M64E):
     HIDDEN_DIMS = 32768
     DIMS_PER_HEAD: int | None = 128
 
-    ADAM_BETA1 = 0.9  # upstream sets 0, which its Adam takes for 0.9
+    ADAM_BETA1 = 0.9  # upstream sets 0, but its code reads 0 as "not set" and uses 0.9
     ADAM_BETA2 = 0.99
     LEARNING_RATE = 2e-5
     LR_COS_WARMUP = 398
@@ -114,7 +119,7 @@ class GLaM64B64E(GLaM126M64E):
     CHECKPOINT_MAX_TO_KEEP = 2
 
     DIFFERENCES = (
-        _PACKED,
+        _UNPACKED_INPUT,
         Difference("MAX_SEQ_LEN", theirs=1024, why="the published run's length"),
         Difference(
             "GROUPS_PER_PART",
