@@ -1,13 +1,13 @@
-"""Products of activations with a kernel in FP8, for Praxis' layers: their `einsum_tpl`.
+"""The layer with which Praxis' layers multiply activations and a kernel in FP8.
 
-rosetta.pax.switches sets Einsum in the layers. rosetta.nn.fp8 or rosetta.nn.transformer_engine
-computes the product.
+rosetta.pax.switches sets `Einsum` as the `einsum_tpl` of Praxis' layers. rosetta.nn.fp8 or
+rosetta.nn.transformer_engine computes the product.
 
-A product in FP8 has state: a scale and a history of the largest magnitudes for each of its
-tensors. The state has the names, the shapes and the place of the state of Praxis' own
-`Fp8EinsumOp`, so a checkpoint of one restores in the other. A whole kernel has one set of state,
-even if it holds q, k and v or one matrix for each expert. All these parts are quantised with the
-same scales, and the largest magnitude of all parts enters the history.
+A product in FP8 has a state: a scale and an amax history for each of its tensors. The variables
+have the same names, shapes and paths as those of Praxis' `Fp8EinsumOp`, so each of the two layers
+can restore a checkpoint of the other. A kernel has one state, even if it holds q, k and v, or a
+matrix for each expert. All of these are quantised with the same scales, and their largest amax
+enters the history.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 STATE_NAMES = tuple(
     f"{tensor}_{suffix}" for tensor in fp8.TENSORS for suffix in ("scale", "amax_history")
 )
-STATE_PATTERN = rf"^.*[/.]({'|'.join(STATE_NAMES)})$"  # the full names of variables with state
+# Matches the full name of a variable, such as a/b/NAME or a.b.NAME, that holds FP8 state.
+STATE_PATTERN = rf"^.*[/.]({'|'.join(STATE_NAMES)})$"
 
 
 class Einsum(base_layer.BaseLayer):
@@ -41,8 +42,8 @@ class Einsum(base_layer.BaseLayer):
     by: str = "xla"
 
     def setup(self) -> None:
-        """Create the variables of the state."""
-        kinds = base_layer.WeightHParamsCollection
+        """Create the variables of the FP8 state."""
+        collections = base_layer.WeightHParamsCollection
         for name in STATE_NAMES:
             is_history = name.endswith("amax_history")
             self.create_variable(
@@ -53,15 +54,18 @@ class Einsum(base_layer.BaseLayer):
                     dtype=jnp.float32,
                     mesh_shape=self.mesh_shape,
                     tensor_split_dims_mapping=None,
-                    collections=[kinds.OVERWRITE_WITH_GRADIENT, kinds.DISALLOW_BFLOAT16_CONVERSION],
+                    collections=[
+                        collections.OVERWRITE_WITH_GRADIENT,
+                        collections.DISALLOW_BFLOAT16_CONVERSION,
+                    ],
                 ),
             )
 
     def __call__(self, equation: str, x: Any, kernel: Any) -> Any:
-        """Return einsum(equation, x, kernel) in fprop_dtype.
+        """Return einsum(equation, x, kernel) in the layer's `fprop_dtype`.
 
         Args:
-          equation: An equation that `multiply_in_fp8` takes.
+          equation: An equation of the form that `multiply_in_fp8` describes.
           x: Activations.
           kernel: The kernel.
         """
@@ -90,27 +94,31 @@ def multiply_in_fp8(
 ) -> Any:
     """Return einsum(equation, x, kernel) in `dtype`, computed in FP8.
 
-    The equation has the form "ebi,ekio->ekbo". Each letter stands for no dimension, one or
-    several; e and k stand for one at most. The dimensions of the kernel may be in any order.
+    The equation has the form "ebi,ekio->ekbo", where each letter is a role:
 
-      e  experts, each with a kernel of its own
-      b  dimensions that only x has; they may be written "..."
-      k  parts of the kernel: q, k and v
-      i  dimensions that are summed over
+      e  experts, each with a matrix of its own in the kernel: at most one dimension
+      b  rows: dimensions that the kernel does not have; the equation may write them as "..."
+      k  parts of the kernel, such as q, k and v: at most one dimension
+      i  inputs: dimensions that are summed over
       o  outputs
 
-    Differentiated with respect to `state`, the product returns the magnitudes that it saw.
+    A role may have no dimension or, except for e and k, several. The dimensions of the kernel may
+    be in any order. For example, "...d,kdnh->k...nh" has the rows "...", the parts k, the input d
+    and the outputs n and h.
+
+    The derivative with respect to `state` is the observed state: the scales that were used, and the
+    amaxes of this step (see rosetta.nn.fp8).
 
     Args:
       equation: The equation, in the notation of jax.numpy.einsum.
       x: Activations.
       kernel: The kernel.
-      state: The scales [1] and the histories [n] of the product, float32 (rosetta.nn.fp8).
+      state: The scales [1] and the amax histories [n] of the product, in float32.
       dtype: The type of the result.
       by: "xla" or "te". XLA always computes the products of experts, with a warning for "te".
 
     Raises:
-      ValueError: The equation has another form.
+      ValueError: The equation does not have this form.
     """
     axes, kernel_axes = _read_equation(equation, x.ndim)
     sizes = dict(zip(kernel_axes, kernel.shape, strict=True))
@@ -123,19 +131,17 @@ def multiply_in_fp8(
         if by == "te":
             fallback_notice.warn_once(
                 "FP8 of experts by XLA instead of Transformer Engine",
-                "its product takes one kernel",
+                "its product cannot take a kernel for each expert",
             )
         product = _multiply_experts(x, kernel, dict(state), dtype)
         return product.reshape(*outer_shape, *output_shape)
     multiply = transformer_engine.multiply_kernels if by == "te" else fp8.multiply_kernels
     if axes.parts:
-        count = kernel.shape[0]
-        states = _repeat_state(dict(state), count)
-        part_states = [
-            jax.tree.map(lambda leaf, part=part: leaf[part], states) for part in range(count)
-        ]
+        part_count = kernel.shape[0]
+        states = _repeat_state(dict(state), part_count)
+        part_states = [_select_part(states, part) for part in range(part_count)]
         products = multiply(x, list(kernel), part_states, dtype)
-        return jnp.stack(products).reshape(count, *outer_shape, *output_shape)
+        return jnp.stack(products).reshape(part_count, *outer_shape, *output_shape)
     return multiply(x, [kernel], [state], dtype)[0].reshape(*outer_shape, *output_shape)
 
 
@@ -149,12 +155,13 @@ def _multiply_experts(x: Any, kernel: Any, state: dict[str, Any], dtype: Any) ->
       dtype: The type of the result.
     """
 
-    def multiply_one(x: Any, kernel: Any, state: Any) -> Any:
-        # Without a scope here, vmap would change the name of the scope of the product itself.
+    def multiply_expert(x: Any, kernel: Any, state: Any) -> Any:
+        # vmap renames the outermost scope in this function. This scope is there to be renamed, so
+        # that the scopes of the product keep their names.
         with jax.named_scope("expert"):
             return fp8.multiply_kernels(x, [kernel], [state], dtype)[0]
 
-    return jax.vmap(multiply_one)(x, kernel, _repeat_state(state, kernel.shape[0]))
+    return jax.vmap(multiply_expert)(x, kernel, _repeat_state(state, kernel.shape[0]))
 
 
 def _read_equation(equation: str, rank: int) -> tuple[_Axes, list[str]]:
@@ -165,37 +172,49 @@ def _read_equation(equation: str, rank: int) -> tuple[_Axes, list[str]]:
       rank: The number of dimensions of x.
 
     Raises:
-      ValueError: The equation has another form.
+      ValueError: The equation does not have the form that `multiply_in_fp8` describes.
     """
-    left, right, out = _split_equation(equation, rank)
-    rows = [axis for axis in left if axis not in right]
-    experts = [axis for axis in left if axis in right and axis in out]
-    summed = [axis for axis in left if axis in right and axis not in out]
-    kernel_only = [axis for axis in out if axis not in left]
-    parts = kernel_only[: out.index(rows[0])] if rows and not experts else []
+    x_axes, kernel_axes, result_axes = _split_equation(equation, rank)
+    rows = [axis for axis in x_axes if axis not in kernel_axes]
+    shared = [axis for axis in x_axes if axis in kernel_axes]
+    experts = [axis for axis in shared if axis in result_axes]
+    summed = [axis for axis in shared if axis not in result_axes]
+    kernel_only = [axis for axis in result_axes if axis not in x_axes]
+    # Of the dimensions that only the kernel has, those before the rows are parts.
+    parts = kernel_only[: result_axes.index(rows[0])] if rows and not experts else []
     outputs = kernel_only[len(parts) :]
-    is_product = left == [*experts, *rows, *summed] and out == [*experts, *parts, *rows, *outputs]
-    if not is_product or len(experts) > 1 or len(parts) > 1:
+    has_form = (
+        x_axes == [*experts, *rows, *summed]
+        and result_axes == [*experts, *parts, *rows, *outputs]
+        and len(experts) <= 1
+        and len(parts) <= 1
+    )
+    if not has_form:
         raise ValueError(f"not a product of activations and a kernel: {equation}")
-    return _Axes(experts, rows, parts, summed, outputs), right
+    return _Axes(experts, rows, parts, summed, outputs), kernel_axes
 
 
 def _split_equation(equation: str, rank: int) -> tuple[list[str], list[str], list[str]]:
-    """Return the letters of x, the kernel and the result, with digits in the place of "..."."""
-    left, right, out = equation.replace("->", ",").split(",")
-    count = rank - len(left.replace("...", ""))
-    digits = "".join(chr(ord("0") + index) for index in range(count))
-    return list(left.replace("...", digits)), list(right), list(out.replace("...", digits))
+    """Return the letters of x, of the kernel and of the result.
+
+    Each dimension that "..." stands for has a digit as its letter.
+    """
+    x_letters, kernel_letters, result_letters = equation.replace("->", ",").split(",")
+    ellipsis_rank = rank - len(x_letters.replace("...", ""))
+    digits = "".join(chr(ord("0") + index) for index in range(ellipsis_rank))
+    x_letters = x_letters.replace("...", digits)
+    result_letters = result_letters.replace("...", digits)
+    return list(x_letters), list(kernel_letters), list(result_letters)
 
 
 def _arrange_kernel(kernel: Any, kernel_axes: list[str], axes: _Axes) -> Any:
-    """Return the kernel as [inputs, outputs], with experts or parts in front if it has them."""
+    """Return the kernel as [inputs, outputs], after a dimension of experts or parts, if any."""
     sizes = dict(zip(kernel_axes, kernel.shape, strict=True))
-    outer = [*axes.experts, *axes.parts]
-    order = [*outer, *axes.summed, *axes.outputs]
+    leading_axes = [*axes.experts, *axes.parts]
+    order = [*leading_axes, *axes.summed, *axes.outputs]
     kernel = jnp.transpose(kernel, [kernel_axes.index(axis) for axis in order])
     return kernel.reshape(
-        *(sizes[axis] for axis in outer),
+        *(sizes[axis] for axis in leading_axes),
         math.prod(sizes[axis] for axis in axes.summed),
         math.prod(sizes[axis] for axis in axes.outputs),
     )
@@ -205,19 +224,27 @@ def _arrange_kernel(kernel: Any, kernel_axes: list[str], axes: _Axes) -> Any:
 def _repeat_state(state: dict[str, Any], count: int) -> dict[str, Any]:
     """Return a state for each of `count` products that share it, along a new first dimension.
 
-    Backwards, the largest of the magnitudes that the products saw is passed on.
+    The backward pass combines the observed states of the products: it returns their maximum.
     """
     return {name: jnp.broadcast_to(leaf, (count, *leaf.shape)) for name, leaf in state.items()}
 
 
+def _select_part(states: dict[str, Any], part: int) -> dict[str, Any]:
+    """Return the state of one part from what `_repeat_state` returned."""
+    part_state: dict[str, Any] = jax.tree.map(lambda leaf: leaf[part], states)
+    return part_state
+
+
 def _repeat_state_forward(state: dict[str, Any], count: int) -> tuple[dict[str, Any], None]:
-    """Compute the forward pass of `_repeat_state`, which keeps nothing."""
+    """Compute the forward pass of `_repeat_state`. The backward pass needs no residuals."""
     return _repeat_state(state, count), None
 
 
-def _repeat_state_backward(_: int, __: None, seen: dict[str, Any]) -> tuple[dict[str, Any]]:
-    """Compute the backward pass of `_repeat_state` from what each product saw."""
-    return ({name: jnp.max(leaf, axis=0) for name, leaf in seen.items()},)
+def _repeat_state_backward(
+    _count: int, _residuals: None, observed: dict[str, Any]
+) -> tuple[dict[str, Any]]:
+    """Compute the backward pass of `_repeat_state` from the observed state of each product."""
+    return ({name: jnp.max(leaf, axis=0) for name, leaf in observed.items()},)
 
 
 _repeat_state.defvjp(_repeat_state_forward, _repeat_state_backward)
