@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from builder.upstream.source import Pinned
 
 Outcome = Literal["applied", "upstream", "conflict", "gone", "renamed", "empty"]
-_NO_HISTORY = "history not at hand: give --mirror to see by which commit"
+NO_HISTORY = "upstream's history is not available: give --mirror to see which commit did it"
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ def _describe_cause(file: FilePatch, state: State, breakage: tuple[Cause, bool] 
     if patch_name := _find_own_patch(file, state):
         return f"; our own patch {patch_name} changes those lines before it"
     if not state.pinned.history:
-        return f"; {_NO_HISTORY}"
+        return f"; {NO_HISTORY}"
     return "; no version of that file in upstream's history takes it"
 
 
@@ -308,10 +308,10 @@ def _explain_missing_file(file: FilePatch, state: State) -> tuple[Outcome, str, 
         if blob == file.old:
             return (
                 "renamed",
-                f"{file.path} is now {path} ({_NO_HISTORY}): name that in the patch, then refresh",
+                f"{file.path} is now {path} ({NO_HISTORY}): name that in the patch, then refresh",
                 None,
             )
-    return "gone", f"upstream has no {file.path} ({_NO_HISTORY})", None
+    return "gone", f"upstream has no {file.path} ({NO_HISTORY})", None
 
 
 def _trace_missing_file(file: FilePatch, state: State) -> tuple[Outcome, str, Cause | None]:

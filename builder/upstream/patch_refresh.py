@@ -1,4 +1,4 @@
-"""Regenerate patches: write the diff of each in the one form that git writes on every machine."""
+"""Regenerate the diffs of patches, in one form that does not depend on anyone's git settings."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from builder.upstream.patched_source import Survey
     from builder.upstream.source import Pinned
 
+# Each option replaces a default that git's configuration can change, or fixes the form of a patch.
 _DIFF_OPTIONS = (
     "-p",
     "-U1",
@@ -37,7 +38,7 @@ def diff_trees(git: Git, before: str, after: str) -> bytes:
 
 
 def regenerate_patches(pinned: Pinned, survey: Survey) -> dict[str, Patch]:
-    """Return the patches that were applied, by name, with the bytes that they should have."""
+    """Return the patches that a survey applied, by name, each with a newly written diff."""
     patches: dict[str, Patch] = {}
     for step in survey.steps:
         diff = diff_trees(pinned.git, step.before, step.after)
@@ -48,47 +49,53 @@ def regenerate_patches(pinned: Pinned, survey: Survey) -> dict[str, Patch]:
 
 
 def find_stale_patches(pinned: Pinned, patches: Sequence[Patch]) -> tuple[list[Patch], Survey]:
-    """Find the patches that a refresh would change.
+    """Regenerate a series, and return the patches whose text changes.
 
-    The patches after the first one that fails are left out: a refresh would write them without the
-    failing patch.
+    Patches after the first failing one are left out: their new diffs would be based on a tree
+    without the failing patch.
 
     Returns:
-        The stale patches as they should be, and what became of every patch.
+        The new versions of the patches that a refresh would change, and the survey of the series.
+
+    Raises:
+        UserError: The regenerated patches give other trees than the old ones.
     """
     survey = patched_source.survey_patches(pinned, patches, (), merge=True)
     regenerated = regenerate_patches(pinned, survey)
-    stale: list[Patch] = []
+    changed_patches: list[Patch] = []
     for patch, result in zip(patches, survey.results, strict=True):
         if not result.sound:
             break
-        new = regenerated.get(patch.name)
-        if new and new.raw != patch.raw:
-            stale.append(new)
+        new_patch = regenerated.get(patch.name)
+        if new_patch and new_patch.raw != patch.raw:
+            changed_patches.append(new_patch)
     _check_same_trees(pinned, survey, patches, regenerated)
-    return stale, survey
+    return changed_patches, survey
 
 
 def _check_same_trees(
     pinned: Pinned, survey: Survey, patches: Sequence[Patch], regenerated: dict[str, Patch]
 ) -> None:
-    """Check that the regenerated patches give the same trees without merging.
+    """Check that the regenerated patches apply without merges, and give the same trees.
 
     Args:
         pinned: The source at its pin.
-        survey: What became of the patches before they were regenerated.
-        patches: The patches before they were regenerated.
+        survey: The survey of the old patches, with merges.
+        patches: The old patches.
         regenerated: The regenerated patches, by name.
+
+    Raises:
+        UserError: The trees differ.
     """
-    applied = [
+    new_series = [
         regenerated.get(patch.name, patch)
         for patch, result in zip(patches, survey.results, strict=True)
         if result.outcome == "applied"
     ]
-    second_survey = patched_source.survey_patches(pinned, applied, ())
+    second_survey = patched_source.survey_patches(pinned, new_series, ())
     if [step.after for step in second_survey.steps] != [step.after for step in survey.steps]:
         raise UserError(
-            "a refreshed patch gives another tree than before",
+            "the refreshed patches give a different source tree than the old ones",
             pinned.name,
-            "please report this with the patches",
+            "report this as a bug of the builder, with the patches",
         )

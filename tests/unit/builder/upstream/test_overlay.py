@@ -120,7 +120,7 @@ def test_a_file_cannot_stand_in_for_a_link_a_folder_or_below_a_file(bench: Bench
     bench.upstream.commit({"link": b"bin"}, modes={"link": "120000"})
     link = _blob(bench, "link")
     for path, replaces, what in (
-        ("link", link, "a link there"),
+        ("link", link, "link is a link"),
         ("pkg", "new", "is a folder upstream"),
         ("link/x", "new", "link is a file or a link"),
         ("pkg/a.py/x", "new", "pkg/a.py is a file"),
@@ -166,7 +166,7 @@ def test_an_absent_file_is_not_overlaid(bench: Bench) -> None:
         ("-a.py new", errors.INVALID, "-a.py", "inside"),
         ('"a.py" new', errors.INVALID, '"a.py"', "inside"),
         ("aaa new", errors.INVALID, "aaa", "sort"),
-        ("b.py new", errors.CONFLICT, "b.py", "sort"),
+        ("b.py new", errors.CONFLICT, "b.py", "delete one"),
         ("c.py new", errors.MISSING, "c.py", "drop"),
     ],
 )

@@ -105,7 +105,7 @@ def test_conflict_without_history_says_how_to_get_it(bench: Bench) -> None:
     bench.upstream.commit({"pkg/a.py": make_text(l20="theirs\n")})
     (result,) = _survey(bench, history=False).results
     assert (result.outcome, result.cause) == ("conflict", None)
-    assert "history not at hand: give --mirror" in result.detail
+    assert "history is not available: give --mirror" in result.detail
 
 
 def test_conflict_found_although_a_patch_before_it_changes_the_same_file(bench: Bench) -> None:
