@@ -1,16 +1,20 @@
 """Plan Pax's training steps for GPUs that this machine does not have.
 
-    PYTHONPATH=. ENV/bin/python bench/plan_pax.py [--out DIR] [CASE ...]
+    PYTHONPATH=. ENV/bin/python bench/plan_pax.py [--out DIR] [--kept] [CASE ...]
 
 ENV is an environment of pax for cuda12 or cuda13. Each case runs `rosetta plan pax` in a process of
-its own, which takes one to three minutes on two idle cores. The report of a case stays in DIR. The
-program prints a table with figures per GPU and step, and then each aim that a case misses:
+its own, which takes one to three minutes on two idle cores. Its report and its HLO stay in DIR.
+
+The program prints a table: the communication per GPU and step, and the time and the memory that the
+compilation took. Then it prints each aim that a case misses:
 
 - The peak memory is at most 80 GB.
-- Parameters are gathered in bfloat16, or in FP8 if the kernels are multiplied in FP8.
-- Gradients are scattered while they are reduced.
-- No step waits for the gathering or the scattering.
+- Parameters are gathered in bfloat16 or FP8.
+- The step does not wait for parameters and gradients.
 - The body of a loop has at most one all-reduce for FP8's largest values.
+
+Less than 1 MB counts as nothing. The table also shows whether gradients are scattered while they
+are reduced: then few are all-reduced.
 """
 
 from __future__ import annotations
@@ -22,9 +26,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-MEMORY = 80e9
-# Parameters are split within a node, and each node has a copy.
+MAX_PEAK_BYTES = 80e9
+TOLERATED_BYTES = 1e6
+# Parameters are split within each of 32 nodes, and each node has a copy.
 HYBRID = "DCN_MESH_SHAPE=[32,1,1]"
+# The experiment of each model, and its settings.
 MODELS: dict[str, list[str]] = {
     "5b": ["Synthetic5B"],
     "5b-hybrid": ["Synthetic5B", HYBRID],
@@ -32,40 +38,44 @@ MODELS: dict[str, list[str]] = {
     "glam64b": ["SyntheticGLaM64B64E"],
     "llama70b": ["SyntheticLLaMA70B", "USE_REPEATED_LAYER=True"],
 }
-# The GPU, and the configuration with its words, of each case. The topology is the one that the
-# configuration itself sets.
+# The GPU of each case, and its experiment with settings. The experiment sets the number of GPUs.
 CASES: dict[str, tuple[str, list[str]]] = {
-    **{name: ("h100", words) for name, words in MODELS.items()},
-    **{f"{name}-fp8": ("h100", [*words, "USE_FP8=True"]) for name, words in MODELS.items()},
-    **{f"{name}-a100": ("a100", words) for name, words in MODELS.items()},
+    **{name: ("h100", model) for name, model in MODELS.items()},
+    **{f"{name}-fp8": ("h100", [*model, "USE_FP8=True"]) for name, model in MODELS.items()},
+    **{f"{name}-a100": ("a100", model) for name, model in MODELS.items()},
 }
 COLUMNS = (
     "case",
     "peak, GB",
     "params gathered, GB",
     "gradients scattered, GB",
-    "reduced, GB",
+    "gradients all-reduced, GB",
     "from other nodes, GB",
     "waited for, GB",
     "activations, GB",
-    "FP8 products",
-    "largest",
-    "s",
-    "RSS, GB",
+    "FLOPs in FP8",
+    "FP8 all-reduces in a loop",
+    "compiled in, s",
+    "compiler's RSS, GB",
 )
 
 
 def summarize_report(report: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures of a report that the table and the aims need."""
+    """Return the figures of a report that the table and the aims need.
+
+    The keys of flows are explained in rosetta.plan.traffic.
+    """
     flows = report["traffic"]["flows"]
 
-    def sum_flows(field: str, **wanted: str) -> float:
-        selected = [flow for flow in flows if wanted.items() <= flow.items()]
+    def sum_flows(field: str, **selection: str) -> float:
+        # The flows that have all keys and values of the selection.
+        selected = [flow for flow in flows if selection.items() <= flow.items()]
         return sum(flow[field] or 0.0 for flow in selected)
 
     model_flows = [flow for flow in flows if flow["role"] in ("parameters", "gradients")]
-    flops = report["flops_by_role"].values()
-    fp8_flops = sum(role["fp8"] for role in flops)
+    role_flops = report["flops_by_role"].values()
+    fp8_flops = sum(flops["fp8"] for flops in role_flops)
+    all_flops = sum(flops["fp8"] + flops["other"] for flops in role_flops)
     return {
         "peak": report["memory"]["peak"],
         "gathered": {
@@ -76,7 +86,7 @@ def summarize_report(report: dict[str, Any]) -> dict[str, Any]:
         "across": sum_flows("across"),
         "waited": sum(flow["waited"] for flow in model_flows),
         "activations": sum_flows("bytes", role="activations"),
-        "fp8": fp8_flops / sum(role["fp8"] + role["other"] for role in flops),
+        "fp8": fp8_flops / all_flops,
         "largest": max((loop["largest"] for loop in report["traffic"]["loops"]), default=0),
         "seconds": report["compile"]["seconds"],
         "rss": report["compile"]["rss"],
@@ -84,20 +94,21 @@ def summarize_report(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def list_missed_aims(summary: dict[str, Any]) -> list[str]:
-    """Return a sentence for each aim that a case misses."""
+    """Return a line for each aim that a case misses."""
     missed = []
-    if summary["peak"] > MEMORY:
+    if summary["peak"] > MAX_PEAK_BYTES:
         missed.append(f"the peak memory is {summary['peak'] / 1e9:.1f} GB, more than 80 GB")
     wide_types = [
         dtype
-        for dtype, count in summary["gathered"].items()
-        if not dtype.startswith(("bf16", "f8")) and count > 1e6
+        for dtype, size in summary["gathered"].items()
+        if not dtype.startswith(("bf16", "f8")) and size > TOLERATED_BYTES
     ]
     if wide_types:
         missed.append(f"parameters are gathered in {', '.join(wide_types)}")
-    if summary["waited"] > 1e6:
-        waited = f"{summary['waited'] / 1e9:.2f} GB"
-        missed.append(f"the step waits for {waited} of parameters and gradients")
+    if summary["waited"] > TOLERATED_BYTES:
+        missed.append(
+            f"the step waits for {summary['waited'] / 1e9:.2f} GB of parameters and gradients"
+        )
     if summary["largest"] > 1:
         missed.append(f"a loop's body has {summary['largest']} all-reduces for FP8")
     return missed
@@ -106,7 +117,7 @@ def list_missed_aims(summary: dict[str, Any]) -> list[str]:
 def format_row(name: str, summary: dict[str, Any]) -> str:
     """Return the Markdown table row of a case."""
     by_size = sorted(summary["gathered"].items(), key=lambda item: -item[1])
-    gathered = [f"{count / 1e9:.1f} {dtype}" for dtype, count in by_size if count > 1e7]
+    gathered = [f"{size / 1e9:.1f} {dtype}" for dtype, size in by_size if size > 1e7]
     traffic = ("scattered", "reduced", "across", "waited", "activations")
     cells = [
         name,
@@ -122,14 +133,18 @@ def format_row(name: str, summary: dict[str, Any]) -> str:
 
 
 def plan_case(name: str, out: Path) -> str:
-    """Plan a case, and write its report and its HLO; return the error, or "" if there is none."""
-    gpu, (config, *words) = CASES[name]
-    argv = [sys.executable, "-m", "rosetta", "plan", "pax", config, "--json", "--card", gpu]
-    argv += ["--hlo", f"{out}/{name}.hlo", "--with", "ATTENTION=cudnn", *words]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return done.stderr[-2000:]
-    (out / f"{name}.json").write_text(json.dumps(json.loads(done.stdout)["result"]))
+    """Plan a case, and write its report and its HLO.
+
+    Returns:
+        The end of what the program wrote to stderr if it failed, else "".
+    """
+    gpu, (experiment, *settings) = CASES[name]
+    argv = [sys.executable, "-m", "rosetta", "plan", "pax", experiment, "--json", "--card", gpu]
+    argv += ["--hlo", f"{out}/{name}.hlo", "--with", "ATTENTION=cudnn", *settings]
+    process = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if process.returncode:
+        return process.stderr[-2000:]
+    (out / f"{name}.json").write_text(json.dumps(json.loads(process.stdout)["result"]))
     return ""
 
 
@@ -148,17 +163,17 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
-    remarks = []
+    problems = []  # cases that could not be planned, and missed aims
     for name in args.cases or CASES:
         if not args.kept and (error := plan_case(name, args.out)):
-            remarks.append(f"{name}: {error}")
+            problems.append(f"{name}: {error}")
             continue
         path = args.out / f"{name}.json"
         if path.exists():
             summary = summarize_report(json.loads(path.read_text()))
             print(format_row(name, summary), flush=True)
-            remarks += [f"{name}: {aim}" for aim in list_missed_aims(summary)]
-    print("\n".join(remarks))
+            problems += [f"{name}: {aim}" for aim in list_missed_aims(summary)]
+    print("\n".join(problems))
 
 
 if __name__ == "__main__":
