@@ -1,6 +1,8 @@
-"""Tell whether two trials would be the same run, so that the run is not tried twice.
+"""Recognise trials that would be the same run, so that `rosetta tune` tries the run only once.
 
-Many a switch has no effect: XLA has the value by default, or the precision overrides it.
+Runs with different switches can be the same: a switch may set what is XLA's default anyway, or what
+the precision of the run overrides. So resolved runs are compared, by the options that XLA ends up
+with.
 """
 
 from __future__ import annotations
@@ -15,19 +17,19 @@ from rosetta.core import xla_flags
 if TYPE_CHECKING:
     from rosetta.core.run_description import Run
 
-# The debug options live in the memory of the compile options, so a name keeps these alive.
-_PRINT_OPTIONS = (
-    "from jaxlib import xla_client; made = xla_client.CompileOptions(); "
-    "print(made.executable_build_options.debug_options)"
+# A program. The variable keeps the compile options alive: the debug options are part of their memory.
+_PRINT_OPTIONS_PROGRAM = (
+    "from jaxlib import xla_client; compile_options = xla_client.CompileOptions(); "
+    "print(compile_options.executable_build_options.debug_options)"
 )
 
 
 def identify_run(run: Run) -> tuple[object, ...]:
-    """Return a value that is equal for two runs if the runs would do the same."""
+    """Return a key that two runs share if they would do the same."""
     set_flags = {name: value for name, value in run.xla_flags.items() if value is not None}
-    flags, _ = xla_flags.update_flags(
-        xla_flags.join_flags(xla_flags.format_flags(set_flags)), xla_flags.find_jaxlib_version()
-    )
+    text = xla_flags.join_flags(xla_flags.format_flags(set_flags))
+    # The notices about flags that jaxlib no longer has do not matter here.
+    flags, _ = xla_flags.update_flags(text, xla_flags.find_jaxlib_version())
     return (
         run.model,
         run.precision,
@@ -38,23 +40,26 @@ def identify_run(run: Run) -> tuple[object, ...]:
 
 @functools.cache
 def list_xla_options(flags: str, python: str = sys.executable) -> tuple[str, ...]:
-    """Return the XLA options that some flags result in, including defaults, one line for each.
-
-    If jaxlib cannot be asked, return the flags themselves.
+    """Return all debug options that XLA has with some flags, including defaults.
 
     Args:
         flags: The flags, as in XLA_FLAGS.
-        python: The interpreter whose jaxlib is asked.
+        python: The interpreter whose jaxlib prints the options.
+
+    Returns:
+        The lines of the options in protobuf's text format, sorted. If jaxlib cannot print them, the
+        flags themselves.
     """
     environment = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PATH": "/usr/bin:/bin"}
     process = subprocess.run(
-        [python, "-P", "-c", _PRINT_OPTIONS],
+        [python, "-P", "-c", _PRINT_OPTIONS_PROGRAM],
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    # The line that begins with goo.gle/ belongs to the text format. It varies from call to call.
+    # Protobuf prints a line with goo.gle/ above the options. It differs from call to call, so that
+    # nobody compares the text.
     lines = [line for line in process.stdout.splitlines() if not line.startswith("goo.gle/")]
     if process.returncode or not lines:
         return tuple(sorted(set(xla_flags.split_flags(flags))))
