@@ -1,5 +1,7 @@
-"""Report what a compiled step does on a device: memory, kernels, matrix products, attention and
-communication.
+"""Report the figures of a compiled step for one device, as JSON and as text.
+
+The figures are memory, kernels, matrix products, attention and communication. rosetta.plan.pax_step
+adds the traffic of a Pax step.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ _MEMORY_FRACTION_FIELD = "env.XLA_PYTHON_CLIENT_MEM_FRACTION"
 def summarize_step(compiled: CompiledStep) -> dict[str, Any]:
     """Return the figures of a step for one device, in bytes, counts and FLOPs.
 
-    This is the JSON of `rosetta plan`.
+    They are part of the JSON of `rosetta plan`. `compile` is about the compilation: its seconds,
+    and the memory of its process.
     """
     module = hlo_text.parse_module(compiled.text)
     kernels, gemms = step_kernels.list_kernels(module), step_kernels.list_gemms(module)
@@ -49,8 +52,9 @@ def summarize_step(compiled: CompiledStep) -> dict[str, Any]:
 
 
 def _sum_flops_by_role(gemms: list[step_kernels.Gemm]) -> dict[str, dict[str, float]]:
-    """Return role of a product ("wgrad", "forward again", ...) -> its FLOPs in FP8 and not in
-    FP8. "again" means that the product is rematerialised.
+    """Sum the FLOPs of matrix products by role, in FP8 and in other types.
+
+    A role is a kind such as "wgrad", with "again" if the product is rematerialised.
     """
     by_role: dict[str, dict[str, float]] = {}
     for gemm in gemms:
@@ -61,7 +65,7 @@ def _sum_flops_by_role(gemms: list[step_kernels.Gemm]) -> dict[str, dict[str, fl
 
 
 def _sum_flops_by_product(gemms: list[step_kernels.Gemm]) -> dict[str, float]:
-    """Return layer and projection, with kind and types -> FLOPs."""
+    """Sum the FLOPs of matrix products by layer and projection, with their kind and types."""
     by_product: dict[str, float] = {}
     for gemm in gemms:
         name = f"{gemm.product} ({gemm.kind}, {' x '.join(gemm.dtypes)})"
@@ -72,7 +76,8 @@ def _sum_flops_by_product(gemms: list[step_kernels.Gemm]) -> dict[str, float]:
 def _sum_collectives(collectives: list[step_kernels.Collective]) -> list[dict[str, Any]]:
     """Return the collectives summed by kind and type, the one with the most bytes first.
 
-    `bytes_behind` are the bytes during which products or attention run.
+    `bytes_behind` is the part of `bytes` whose communication is hidden: matrix products, attention
+    or loops run between its start and its end.
     """
     sums: dict[tuple[str, str], dict[str, Any]] = {}
     for collective in collectives:
@@ -81,27 +86,26 @@ def _sum_collectives(collectives: list[step_kernels.Collective]) -> list[dict[st
             (kind, dtype),
             {"kind": kind, "dtype": dtype, "bytes": 0.0, "times": 0, "bytes_behind": 0.0},
         )
-        moved = collective.bytes * collective.times
-        entry["bytes"] += moved
+        total_bytes = collective.bytes * collective.times
+        entry["bytes"] += total_bytes
         entry["times"] += collective.times
-        entry["bytes_behind"] += moved if collective.behind else 0.0
+        entry["bytes_behind"] += total_bytes if collective.behind else 0.0
     return sorted(sums.values(), key=lambda entry: -entry["bytes"])
 
 
 def describe_fit(peak: float, gpu: Gpu, what: str, gpu_count: int) -> dict[str, object]:
-    """Return what was planned and whether it fits into the memory that JAX takes.
+    """Return whether a step fits into the memory that JAX takes of a GPU.
 
-    This is `run` in the JSON of `rosetta plan`.
+    The result also says what was planned. It is `run` in the JSON of `rosetta plan`.
 
     Args:
-        peak: The most bytes that a step needs at once.
+        peak: The peak memory of the step, in bytes.
         gpu: The GPU that the step is planned for.
-        what: The model and its batch.
-        gpu_count: The number of GPUs of all nodes.
+        what: The model and its batch, as text.
+        gpu_count: The number of GPUs, of all nodes together.
     """
-    usable = (
-        float(preset_files.load_common_layer().values[_MEMORY_FRACTION_FIELD].value) * gpu.memory
-    )
+    memory_fraction = preset_files.load_common_layer().values[_MEMORY_FRACTION_FIELD].value
+    usable = float(memory_fraction) * gpu.memory
     return {
         "what": what,
         "gpu": gpu.name,
@@ -113,7 +117,7 @@ def describe_fit(peak: float, gpu: Gpu, what: str, gpu_count: int) -> dict[str, 
 
 
 def _format_fit(report: dict[str, Any]) -> list[str]:
-    """Return the lines that say whether the plan fits, none if that is not known."""
+    """Return two lines: what was planned, and whether it fits. Without `run`, return none."""
     run = report.get("run")
     if not run:
         return []
@@ -129,7 +133,7 @@ def _format_fit(report: dict[str, Any]) -> list[str]:
 
 
 def format_step_report(report: dict[str, Any]) -> str:
-    """Return the figures of `summarize_step` as text."""
+    """Format the result of `summarize_step` as text, with its `run` if it has one."""
     memory, gemms = report["memory"], report["gemms"]
     lines = [
         *_format_fit(report),
@@ -173,7 +177,7 @@ def format_step_report(report: dict[str, Any]) -> str:
 
 
 def _format_attention(report: dict[str, Any]) -> str:
-    """Return the line about fused attention."""
+    """Format the FLOPs of attention, and the number of each fused attention kernel, as a line."""
     flops = report["attention_flops"]
     amount = "an unknown number of" if flops is None else f"{flops / 1e12:.2f}"
     kernels = [f"{times} x {name}" for name, times in sorted(report["attention"].items())]

@@ -17,7 +17,7 @@ from rosetta.core import xla_flags
 if TYPE_CHECKING:
     from rosetta.core.run_description import Run
 
-# A program. The variable keeps the compile options alive: the debug options are part of their memory.
+# A program. The variable keeps the compile options alive: their memory has the debug options.
 _PRINT_OPTIONS_PROGRAM = (
     "from jaxlib import xla_client; compile_options = xla_client.CompileOptions(); "
     "print(compile_options.executable_build_options.debug_options)"
