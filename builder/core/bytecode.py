@@ -1,9 +1,11 @@
 """Reproducible bytecode: compile each wheel once, and keep the .pyc files in the cache.
 
-The files are hash-based: Python compares the hash of the source, so an edit of a source takes
-effect. They name no path of the build; Python sets the real path on import. Each batch is compiled
-by a new interpreter in a fixed order, because the output of marshal depends on what the process
-compiled before.
+The .pyc files are hash-based: Python checks the hash of the source on import, so an edited source
+is compiled again. They contain relative paths of the sources only; Python sets the real path on
+import.
+
+The output of marshal depends on what the process compiled before. So the files are divided into
+batches in a fixed order, and a new interpreter compiles each batch.
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ if TYPE_CHECKING:
 
     from builder.packages.python_interpreter import Interpreter
 
-_BATCH = 250  # files that one interpreter compiles: about a second of work
-# This program runs in the target Python. Each line of its standard input is a relative path. Files
-# that are not valid sources for that Python (templates, old tests) are left out.
+_BATCH_SIZE = 250  # files that one interpreter compiles: about a second of work
+# This program runs in the target Python, as `-c _WORKER ROOT OUTPUT TAG`. Each line of its standard
+# input is a path relative to ROOT. Files that are not valid sources for that Python, such as
+# templates and old tests, are left out. Its text is part of the cache key of every wheel.
 _WORKER = """
 import importlib._bootstrap_external as b, importlib.util as u, os, sys, warnings
 warnings.simplefilter("ignore")
@@ -49,7 +52,13 @@ for line in sys.stdin.read().split("\\n"):
 
 
 def compile_files(python: Interpreter, root: Path, files: Iterable[str], output: Path) -> None:
-    """Compile files, relative to `root`, into `__pycache__` folders below `output`.
+    """Compile files into `__pycache__` folders.
+
+    Args:
+        python: The interpreter that compiles.
+        root: The folder that has the files.
+        files: The paths of the files relative to `root`, at most _BATCH_SIZE.
+        output: The folder that gets the .pyc files, at the same relative paths.
 
     Raises:
         UserError: The interpreter failed, for example because the disk is full.
@@ -75,41 +84,41 @@ def compile_files(python: Interpreter, root: Path, files: Iterable[str], output:
         env={"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "PATH": os.environ.get("PATH", "")},
     )
     if process.returncode:
-        last_line = process.stderr.strip().splitlines()[-1:]
+        last_lines = process.stderr.strip().splitlines()[-1:]  # one line, or none
         raise UserError(
-            f"compiling bytecode failed: {join_lines(last_line)}",
+            f"compiling bytecode failed: {join_lines(last_lines)}",
             str(root),
-            "free space, or give another --python, and run again",
+            "free disk space, or choose another interpreter with --python; then run again",
         )
 
 
 def compile_tree(python: Interpreter, root: Path) -> None:
-    """Compile every .py file below `root`, in place."""
+    """Compile every .py file below `root` into the `__pycache__` folder beside it."""
     files = sorted(str(path.relative_to(root)) for path in root.rglob("*.py") if path.is_file())
-    for start in range(0, len(files), _BATCH):
-        compile_files(python, root, files[start : start + _BATCH], root)
+    for start in range(0, len(files), _BATCH_SIZE):
+        compile_files(python, root, files[start : start + _BATCH_SIZE], root)
 
 
 def install_bytecode(cache: Cache, python: Interpreter, site: Path) -> None:
-    """Copy the bytecode of every package in `site` from the cache; compile what the cache lacks.
+    """Copy the bytecode of every installed wheel from the cache; compile what the cache lacks.
 
     Args:
         cache: The builder's cache.
         python: The interpreter that compiles.
-        site: The folder site-packages.
+        site: The folder site-packages, which has the wheels.
     """
-    wheels = [_list_sources(dist_info) for dist_info in sorted(site.glob("*.dist-info"))]
-    total = sum(len(sources) for sources in wheels)
+    wheel_sources = [_list_sources(dist_info) for dist_info in sorted(site.glob("*.dist-info"))]
+    total = sum(len(sources) for sources in wheel_sources)
     with (
         log.progress("bytecode", total, "files") as advance,
         concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool,
     ):
         stop = threading.Event()
         # The largest first: a large wheel that begins last would keep one core busy at the end.
-        wheels.sort(key=len, reverse=True)
+        wheel_sources.sort(key=len, reverse=True)
         futures = [
             pool.submit(_install_wheel_bytecode, cache, python, site, sources, stop)
-            for sources in wheels
+            for sources in wheel_sources
         ]
         try:
             for future in concurrent.futures.as_completed(futures):
@@ -121,7 +130,10 @@ def install_bytecode(cache: Cache, python: Interpreter, site: Path) -> None:
 
 
 def _list_sources(dist_info: Path) -> dict[str, str]:
-    """Return the .py files of a wheel inside site-packages and their hashes, from its RECORD."""
+    """Return path -> hash of the .py files of a wheel, from its RECORD.
+
+    Files that the wheel installed outside site-packages are left out. The hash may be "".
+    """
     with open(dist_info / "RECORD", encoding="utf-8", newline="") as record:
         rows = [row for row in csv.reader(record) if len(row) >= 2]
     return {
@@ -136,7 +148,18 @@ def _list_sources(dist_info: Path) -> dict[str, str]:
 def _install_wheel_bytecode(
     cache: Cache, python: Interpreter, site: Path, sources: dict[str, str], stop: threading.Event
 ) -> int:
-    """Install the bytecode of one wheel; return the number of its sources."""
+    """Install the bytecode of one wheel.
+
+    Args:
+        cache: The builder's cache.
+        python: The interpreter that compiles.
+        site: The folder site-packages.
+        sources: The paths and the hashes of the sources, see `_list_sources`.
+        stop: Ends the compilation if it is set, because another wheel failed.
+
+    Returns:
+        The number of sources that exist.
+    """
     files = sorted(file for file in sources if (site / file).is_file())
     if not files:
         return 0
@@ -151,15 +174,15 @@ def _install_wheel_bytecode(
             "files": hashes,
             "python": python.full,
             "worker": hashlib.sha256(_WORKER.encode()).hexdigest(),
-            "batch": _BATCH,
+            "batch": _BATCH_SIZE,
         },
     )
 
     def compile_wheel(folder: Path) -> None:
-        for start in range(0, len(files), _BATCH):
+        for start in range(0, len(files), _BATCH_SIZE):
             if stop.is_set():
-                raise InterruptedError
-            compile_files(python, site, files[start : start + _BATCH], folder)
+                raise InterruptedError  # so that the cache does not keep a part of the wheel
+            compile_files(python, site, files[start : start + _BATCH_SIZE], folder)
         (folder / "FILES.json").write_text(
             json.dumps(sorted(str(path.relative_to(folder)) for path in folder.rglob("*.pyc")))
         )
@@ -170,6 +193,7 @@ def _install_wheel_bytecode(
 
 
 def _copy_bytecode(entry: Path, site: Path) -> None:
+    """Copy the .pyc files of an entry of the cache, which FILES.json lists, into site-packages."""
     created_folders: set[str] = set()
     for file in json.loads(Path(entry, "FILES.json").read_text()):
         target = f"{site}/{file}"
