@@ -36,34 +36,43 @@ _KEYRINGS = (
 
 
 def resolve_packages(manifest: Manifest, base: str, architecture: str, scratch: Path) -> BaseLock:
-    """Return the packages of a base today: those of a minimal system of its Debian release, and
-    those that docker/packages needs.
+    """Choose the current versions of a base's packages.
+
+    The packages are those of a minimal Debian system, for the layer "base", and those that
+    docker/packages names with their dependencies, for the layer "os".
 
     Args:
         manifest: The manifest with the base.
         base: The name of the base.
         architecture: "amd64" or "arm64".
         scratch: An empty folder, for the private root of apt.
+
+    Returns:
+        A lock without images.
+
+    Raises:
+        UserError: apt cannot choose the packages, or the mirror does not have their files.
     """
     suite = manifest.bases[base].bootstrap
     with log.stage(f"choose the Debian packages of {suite} for {architecture}"):
         env = _prepare_apt(scratch, suite, architecture)
         available = _read_indexes(env)
-        essential = _essential_names(available)
-        minimal = _simulate_installation(env, essential)
-        everything = _simulate_installation(env, [*essential, *debian_lock.read_package_names()])
-    changed = minimal - everything
-    if changed:
+        minimal_names = _list_minimal_names(available)
+        minimal = _simulate_installation(env, minimal_names)
+        chosen = _simulate_installation(env, [*minimal_names, *debian_lock.read_package_names()])
+    # Packages that apt would leave out, or take in another version, because of docker/packages.
+    displaced = minimal - chosen
+    if displaced:
         raise UserError(
-            f"the packages of {debian_lock.PACKAGES} do not go with {_join_names(changed)}",
+            f"the packages of {debian_lock.PACKAGES} conflict with {_join_names(displaced)}",
             suite,
             f"change {debian_lock.PACKAGES}",
         )
-    packages = _find_files(available, everything, minimal)
-    without_file = everything - {(deb.name, deb.version, deb.architecture) for deb in packages}
+    packages = _select_debs(available, chosen, minimal)
+    without_file = chosen - {(deb.name, deb.version, deb.architecture) for deb in packages}
     if without_file:
         raise UserError(
-            f"apt's lists name no file of {_join_names(without_file)}",
+            f"the Debian mirror's package lists have no file for {_join_names(without_file)}",
             suite,
             "check the Debian mirror, then run again",
         )
@@ -72,14 +81,13 @@ def resolve_packages(manifest: Manifest, base: str, architecture: str, scratch: 
         suite,
         architecture,
         debian_lock.compute_inputs_key(manifest, base, architecture),
-        (),
-        tuple(packages),
-        current_date(),
+        packages=tuple(packages),
+        date=current_date(),
     )
 
 
-def _essential_names(available: Sequence[dict[str, str]]) -> list[str]:
-    """Return the names of the packages that a minimal system has: required ones, and apt."""
+def _list_minimal_names(available: Sequence[dict[str, str]]) -> list[str]:
+    """Return the names of the essential and the required packages, and of apt."""
     names = {
         fields["Package"]
         for fields in available
@@ -88,31 +96,39 @@ def _essential_names(available: Sequence[dict[str, str]]) -> list[str]:
     return sorted(names | {"apt"})
 
 
-def _find_files(
+def _select_debs(
     available: Sequence[dict[str, str]],
-    everything: set[tuple[str, str, str]],
+    chosen: set[tuple[str, str, str]],
     minimal: set[tuple[str, str, str]],
 ) -> list[Deb]:
     """Return the chosen packages with their files, sorted by name.
 
     Args:
         available: The fields of every package of the archives.
-        everything: Name, version and architecture of every chosen package.
+        chosen: Name, version and architecture of every chosen package.
         minimal: The same for the packages of a minimal system.
     """
     files: dict[tuple[str, str, str], Deb] = {}
     for fields in available:
         package = (fields["Package"], fields["Version"], fields["Architecture"])
-        if package not in everything:
+        if package not in chosen:
             continue
-        # The main archive is preferred to the one of security updates: it keeps files longer.
-        if package in files and not files[package].filename.startswith("pool/updates/"):
+        # If both archives have the package, its file in the main archive is used.
+        if package in files and not _is_security_file(files[package]):
             continue
-        files[package] = _deb_from_fields(fields, "base" if package in minimal else "os")
+        files[package] = _make_deb(fields, "base" if package in minimal else "os")
     return sorted(files.values(), key=lambda deb: deb.name)
 
 
-def _deb_from_fields(fields: dict[str, str], layer: str) -> Deb:
+def _is_security_file(deb: Deb) -> bool:
+    """Return whether a file is in the archive of security updates.
+
+    That archive keeps old files for a shorter time than the main archive.
+    """
+    return deb.filename.startswith("pool/updates/")
+
+
+def _make_deb(fields: dict[str, str], layer: str) -> Deb:
     return Deb(
         fields["Package"],
         fields["Version"],
@@ -129,7 +145,10 @@ def _join_names(packages: Iterable[tuple[str, str, str]]) -> str:
 
 
 def current_date() -> str:
-    """Return the date for a new lock. The snapshot service is asked for packages of that day."""
+    """Return today's date, for a new lock.
+
+    Debian's snapshot service has the packages of that day after the mirrors delete them.
+    """
     return datetime.now(tz=UTC).date().isoformat()
 
 
@@ -151,16 +170,15 @@ class Replacement:
 def resolve_current(
     manifest: Manifest, locked: BaseLock
 ) -> tuple[BaseLock, tuple[Replacement, ...]]:
-    """Choose the packages of a lock's suite again, because Debian superseded a locked package.
+    """Choose current versions of all packages of a lock, because Debian superseded a locked one.
 
-    All packages are chosen again, because a newer version may need newer versions of others. Their
-    lists have Debian's signature.
+    All packages are chosen again, because a newer version may need newer versions of others.
 
     Returns:
-        The packages, and the replaced packages.
+        The new lock, which is not written, and the packages in which it differs from the old one.
 
     Raises:
-        UserError: The mirror is older than the lock.
+        UserError: The mirror has an older package than the lock, or see `resolve_packages`.
     """
     with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
         current = resolve_packages(manifest, locked.base, locked.architecture, Path(scratch))
@@ -183,7 +201,7 @@ def refuse_older(package: Replacement, where: str) -> None:
 
     Args:
         package: The package.
-        where: What the error names: the suite and the architecture.
+        where: The suite and the architecture, for the message.
     """
     if not (package.locked and package.taken):
         return
@@ -204,7 +222,7 @@ def refuse_older(package: Replacement, where: str) -> None:
 
 
 def find_newest_package(suite: str, architecture: str, name: str, scratch: Path) -> Deb | None:
-    """Return the newest version of a package in a suite, or None if the suite does not have it.
+    """Return the version of a package that apt would install, or None if the suite has none.
 
     Args:
         suite: The Debian release.
@@ -220,12 +238,12 @@ def find_newest_package(suite: str, architecture: str, name: str, scratch: Path)
         version = re.search(r"(?m)^Version: (.+)$", description)
         available = _read_indexes(env)
     candidates = [
-        _deb_from_fields(fields, "os")
+        _make_deb(fields, "os")
         for fields in available
         if version and (fields["Package"], fields["Version"]) == (name, version[1])
     ]
-    # The main archive is preferred to the one of security updates, as in _find_files.
-    candidates.sort(key=lambda deb: deb.filename.startswith("pool/updates/"))
+    # The main archive comes first, as in _select_debs.
+    candidates.sort(key=_is_security_file)
     return candidates[0] if candidates else None
 
 
@@ -234,7 +252,7 @@ def update_lock(
 ) -> BaseLock:
     """Choose the packages of a base again and write its lock.
 
-    The digests of images stay as they are in the lock.
+    The new lock keeps the image digests of the old one, and its date if no package changed.
 
     Raises:
         UserError: `offline` is set, or apt cannot choose the packages.
@@ -243,7 +261,7 @@ def update_lock(
         raise UserError(
             f"choosing Debian packages for {base} on {architecture} needs the network",
             debian_lock.lock_path(manifest, base, architecture).name,
-            "python build.py lock --base, without --offline",
+            "run python build.py lock --base without --offline",
             kind=MISSING,
         )
     with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
@@ -263,7 +281,7 @@ def write_lock(manifest: Manifest, lock: BaseLock) -> BaseLock:
 
 
 def list_bases(manifest: Manifest, lines: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the base and the architecture of every lock that some lines need."""
+    """Return the (base, architecture) pairs that the distributions of some lines need."""
     bases = set()
     for distribution in manifest.distributions.values():
         base = manifest.lines[distribution.line].base
@@ -278,7 +296,8 @@ def relock_bases(
     """Update the lock of every base that some lines need, for `build.py lock --base`.
 
     Returns:
-        The changes of each lock, by its path: one text for each package, beginning with - or +.
+        The changes of each lock, by its path: `- NAME VERSION` for each removed package, then
+        `+ NAME VERSION` for each added one.
     """
     changes = {}
     for base, architecture in list_bases(manifest, lines):
@@ -294,7 +313,7 @@ def relock_bases(
 
 
 def find_problems(manifest: Manifest, lines: Sequence[str]) -> list[str]:
-    """Return the problems of the base locks of some lines that are visible without network."""
+    """Return the problems of some lines' base locks that can be found without the network."""
     problems = []
     for base, architecture in list_bases(manifest, lines):
         try:
@@ -311,7 +330,7 @@ def find_problems(manifest: Manifest, lines: Sequence[str]) -> list[str]:
 def _prepare_apt(scratch: Path, suite: str, architecture: str) -> dict[str, str]:
     """Update the package lists of an apt with a private, empty root.
 
-    Of this machine's settings, apt uses only those of how to fetch.
+    Of this machine's apt settings, only those about downloads are used, such as proxies.
 
     Args:
         scratch: An empty folder, for the private root.
@@ -323,18 +342,18 @@ def _prepare_apt(scratch: Path, suite: str, architecture: str) -> dict[str, str]
     """
     for folder in ("lists/partial", "cache/archives/partial"):
         (scratch / folder).mkdir(parents=True)
-    sources = "".join(f"{line}\n" for line in _source_lines(suite))
+    sources = "".join(f"{line}\n" for line in _list_source_lines(suite))
     (scratch / "sources.list").write_text(sources, encoding="utf-8")
     config = scratch / "apt.conf"
     config.touch(mode=0o600)
-    config.write_text(_apt_config(scratch, architecture), encoding="utf-8")
+    config.write_text(_format_apt_config(scratch, architecture), encoding="utf-8")
     env = {**os.environ, "APT_CONFIG": str(config), "LC_ALL": "C.UTF-8"}
     # With "Error-Mode=any", an index that cannot be fetched is an error, not a warning.
     _run_apt(env, "apt-get", "update", "-q", "-o", "APT::Update::Error-Mode=any")
     return env
 
 
-def _source_lines(suite: str) -> list[str]:
+def _list_source_lines(suite: str) -> list[str]:
     """Return the lines of sources.list for a suite, its updates and its security updates."""
     keyring = next((path for path in _KEYRINGS if Path(path).is_file()), "")
     if not keyring:
@@ -358,8 +377,8 @@ def _source_lines(suite: str) -> list[str]:
     return lines
 
 
-def _apt_config(scratch: Path, architecture: str) -> str:
-    """Return the configuration of an apt whose root is `scratch`."""
+def _format_apt_config(scratch: Path, architecture: str) -> str:
+    """Return the text of apt.conf for an apt whose root is `scratch`."""
     machine_config = subprocess.run(
         ["apt-config", "dump"], capture_output=True, text=True, check=False
     ).stdout
@@ -368,6 +387,7 @@ def _apt_config(scratch: Path, architecture: str) -> str:
         for line in machine_config.splitlines()
         if re.match(r"Acquire::(?!Languages|IndexTargets)", line)
     )
+    # /dev/null in place of a file hides the file of this machine, such as its installed packages.
     settings = {
         "Dir::Etc::main": "/dev/null",
         "Dir::Etc::parts": "/dev/null",
@@ -394,16 +414,16 @@ def _run_apt(env: dict[str, str], *argv: str) -> str:
         raise UserError(
             f"{argv[0]} is not installed",
             argv[0],
-            "lock the packages of a base on Debian or Ubuntu",
+            "run this command on Debian or Ubuntu: it chooses Debian packages with apt",
         )
-    do = f"check the Debian mirror ({debian_mirrors.MIRROR}) and the network"
+    remedy = f"check the Debian mirror ({debian_mirrors.MIRROR}) and the network"
     return subprocesses.run_program(
-        argv, where="lock --base", what="apt failed", do=do, prefer=("E: ",), env=env
+        argv, where="lock --base", what="apt failed", do=remedy, prefer=("E: ",), env=env
     )
 
 
 def _read_indexes(env: dict[str, str]) -> list[dict[str, str]]:
-    """Return the fields of every package that the archives have."""
+    """Return the fields of every package in the archives, as `_parse_stanzas` yields them."""
     files = _run_apt(
         env, "apt-get", "indextargets", "--format", "$(FILENAME)", "Created-By: Packages"
     ).split()
@@ -415,7 +435,7 @@ def _read_indexes(env: dict[str, str]) -> list[dict[str, str]]:
 
 
 def _parse_stanzas(text: str) -> Iterator[dict[str, str]]:
-    """Yield the fields of each package of an index."""
+    """Yield the needed fields of each package of a Packages file."""
     names = "Package|Version|Architecture|Essential|Priority|Filename|Size|SHA256"
     for stanza in text.split("\n\n"):
         fields = dict(re.findall(rf"(?m)^({names}): (.+)$", stanza))
@@ -424,10 +444,13 @@ def _parse_stanzas(text: str) -> Iterator[dict[str, str]]:
 
 
 def _simulate_installation(env: dict[str, str], names: Sequence[str]) -> set[tuple[str, str, str]]:
-    """Return the name, version and architecture of each package that apt would install on an empty
-    system to get some packages.
+    """Return the packages that apt would install on an empty system for some names.
+
+    Returns:
+        The name, the version and the architecture of each package, dependencies included.
     """
     output = _run_apt(
         env, "apt-get", "install", "--simulate", "--yes", "--no-install-recommends", "--", *names
     )
+    # For example: Inst bash (5.2.37-2+b5 Debian:13.1/stable [amd64])
     return set(re.findall(r"(?m)^Inst (\S+) \((\S+) .*\[(\w+)\]\)", output))
