@@ -149,7 +149,7 @@ def list_steps(request: ImageRequest) -> list[dict[str, Any]]:
         steps.append({"stage": f"patch {name}", "done": stamp.is_file()})
     try:
         bases = _resolve_bases(request, make=False)
-    except base_image.NotMadeError:
+    except base_image.BaseNotCachedError:
         bases = {}
     for architecture in request.architectures:
         steps.append({"stage": f"base for linux/{architecture}", "done": architecture in bases})

@@ -1,6 +1,7 @@
-"""The base of an image, as layers of the cache with known facts.
+"""Get the base of an image: its layers, which the cache keeps, and its Python, glibc and ENV.
 
-A base is an image of a registry or of the engine, an OCI layout, or Debian from its packages.
+A base comes from an image of a registry or of a container engine, from an OCI layout, or from
+Debian packages that mmdebstrap installs.
 """
 
 from __future__ import annotations
@@ -46,21 +47,21 @@ class Base:
     architecture: str
     name: str  # "debian:trixie-slim", what --base gave, or "bootstrap:trixie"
     digest: str  # of the image, or the sha256 of the list of Debian packages
-    layers: tuple[Layer, ...]  # from the bottom up: "base" (one or more), then "os"
-    env: tuple[str, ...]
-    python: str
-    python_full: str
-    glibc: str
+    layers: tuple[Layer, ...]  # from the bottom up: "base" (one or more), then "os" if it has files
+    env: tuple[str, ...]  # those of the image that may stay, as NAME=VALUE
+    python: str  # such as "3.13"
+    python_full: str  # such as "3.13.5"
+    glibc: str  # such as "2.41"
     replaced: tuple[Replacement, ...] = ()  # locked packages that Debian has superseded
 
 
-class NotMadeError(UserError):
-    """The cache does not have a base, and the caller allows none to be made."""
+class BaseNotCachedError(UserError):
+    """The cache does not have a base, and the caller does not allow it to be made."""
 
 
 @dataclass(frozen=True)
 class _BaseRequest:
-    """A base of one architecture to resolve; the fields are arguments of `resolve_bases`."""
+    """A base of one architecture to resolve; see the arguments of `resolve_bases`."""
 
     context: Context
     manifest: Manifest
@@ -102,25 +103,25 @@ def resolve_bases(
         context: The cache, and whether the network may be used.
         manifest: The manifest.
         line: The line.
-        choice: "" for what locks/base-*.json says, "bootstrap" for Debian's packages, "oci:DIR",
-            or the name of an image.
+        choice: The value of --base: "bootstrap" for Debian packages, "oci:DIR", or the name of an
+            image. "" for the packages or the image in locks/base-*.json.
         architectures: The architectures of the image.
-        engine: "docker", "buildah", or "" for the first that answers.
+        engine: "docker", "buildah", or "" for the first of them that works.
         compression: "gzip" or "zstd".
-        make: Whether a base may be made.
-        allow_current: Whether today's packages may replace locked ones that Debian has superseded;
-            they then do for all architectures.
+        make: Whether a base may be made or fetched.
+        allow_current: Whether current packages may replace locked ones that Debian has superseded.
+            If one architecture needs that, all get current packages.
 
     Raises:
-        NotMadeError: `make` is not set, and a base would have to be made.
-        UserError: A base cannot be had, or the bases have different Pythons.
+        BaseNotCachedError: `make` is not set, and a base would have to be made.
+        UserError: A base is not available, or the bases have different Pythons.
     """
     entry = manifest.lines[line]
     if entry.base is None:
         raise UserError(
-            "has no base, so there are no images of it",
+            "has no base, so no image can be built for it",
             f"line {line}",
-            f"name one in the manifest: {', '.join(manifest.bases)}",
+            f"set its base in the manifest to one of {', '.join(manifest.bases)}",
             kind=MISSING,
         )
     other_pythons = sorted(entry.pythons, key=lambda version: int(version[2:]), reverse=True)
@@ -146,14 +147,14 @@ def resolve_bases(
             f"the base has Python {python} and {', '.join(other_versions)} on different "
             "architectures",
             choice or entry.base,
-            "give a --base that has the same everywhere",
+            "give a --base that has the same Python on all architectures",
             kind=DIFFERS,
         )
     return bases
 
 
 def _add_own_architecture(architectures: Sequence[str]) -> list[str]:
-    """Return architectures, and that of this machine at the end if they lack it."""
+    """Return architectures, with this machine's added at the end if it is not one of them."""
     own_architecture = machine_architecture.ARCHITECTURES.get(platform.machine(), "")
     if not own_architecture or own_architecture in architectures:
         return [*architectures]
@@ -161,16 +162,21 @@ def _add_own_architecture(architectures: Sequence[str]) -> list[str]:
 
 
 def _resolve_base(request: _BaseRequest, choice: str) -> Base:
+    """Return the base that --base or else the lock chooses.
+
+    Without --base, locked packages come first, then a locked image. If neither is locked, the
+    manifest's image is used if an engine can get it, else current Debian packages are locked.
+    """
     image, lock = request.manifest.bases[request.name].image, request.lock
     locked_digests = dict(lock.images)
     if choice.startswith("oci:"):
         return _resolve_layout(request, Path(choice.removeprefix("oci:")).absolute())
     if choice == "bootstrap" or (not choice and (lock.packages or image not in locked_digests)):
         if not lock.packages:
-            if not choice and (base := _resolve_unlocked(request, image)):
+            if not choice and (base := _try_image(request, image)):
                 return base
             if not request.make:
-                raise NotMadeError("no packages are locked for the base yet", request.name)
+                raise BaseNotCachedError("the base has no locked packages yet", request.name)
             lock = debian_resolution.update_lock(
                 request.manifest,
                 request.name,
@@ -183,18 +189,18 @@ def _resolve_base(request: _BaseRequest, choice: str) -> Base:
 
 
 def _resolve_bootstrap(request: _BaseRequest, lock: BaseLock) -> Base:
-    """Return the base that mmdebstrap makes of Debian's packages."""
+    """Return the base that mmdebstrap makes from locked or current Debian packages."""
     name = f"bootstrap:{lock.suite}"
     replaced: tuple[Replacement, ...] = ()
     if request.use_current:
         lock, replaced = debian_resolution.resolve_current(request.manifest, lock)
         _report_replaced(lock, replaced)
     if not request.make and not debian_bootstrap.has_layers(request.cache, lock, debian_lock.ROOT):
-        raise NotMadeError("the base is not made yet", name)
+        raise BaseNotCachedError("the base is not in the cache yet", name)
     layers = debian_bootstrap.make_layers(
         request.cache, lock, debian_lock.ROOT, request.compression, offline=request.context.offline
     )
-    return replace(_describe_base(request, name, lock.digest, layers, ()), replaced=replaced)
+    return replace(_make_base(request, name, lock.digest, layers, ()), replaced=replaced)
 
 
 def _report_replaced(lock: BaseLock, replaced: Sequence[Replacement]) -> None:
@@ -204,17 +210,18 @@ def _report_replaced(lock: BaseLock, replaced: Sequence[Replacement]) -> None:
     )
     log.warn(
         f"Debian has superseded locked packages of {lock.suite} for {lock.architecture}; this "
-        "local build takes the current versions "
-        f"and records them in lock.json: {versions}"
+        f"local build uses the current versions and records them in lock.json: {versions}"
     )
 
 
 def _resolve_layout(request: _BaseRequest, folder: Path) -> Base:
-    """Return the image in an OCI layout as it is: no engine adds anything to it."""
-    read = layout.read_layout(folder, blobs=False)
-    image = next(
-        (image for image in read.index.images if image.architecture == request.architecture), None
-    )
+    """Return the image in an OCI layout as a base, without an "os" layer.
+
+    The image must have everything already: Dockerfile.base is not built on it.
+    """
+    oci_layout = layout.read_layout(folder, blobs=False)
+    images = oci_layout.index.images
+    image = next((image for image in images if image.architecture == request.architecture), None)
     if image is None:
         raise UserError(
             f"has no image for {request.architecture}",
@@ -225,7 +232,7 @@ def _resolve_layout(request: _BaseRequest, folder: Path) -> Base:
         debian_bootstrap.has_layer(request.cache, _compute_layer_key(image_layer.diff_id))
         for image_layer in image.layers
     ):
-        raise NotMadeError("the base is not taken in yet", str(folder))
+        raise BaseNotCachedError("the layers of the base are not in the cache yet", str(folder))
     layers = [
         _rewrite_base_layer(
             request,
@@ -235,8 +242,8 @@ def _resolve_layout(request: _BaseRequest, folder: Path) -> Base:
         for image_layer in image.layers
     ]
     settings = json.loads(image.config).get("config") or {}
-    name = read.name or "an OCI layout"
-    return _describe_base(request, name, image.digest, layers, settings.get("Env") or ())
+    name = oci_layout.name or "an OCI layout"
+    return _make_base(request, name, image.digest, layers, settings.get("Env") or ())
 
 
 def _open_blob(blob: Path) -> IO[bytes]:
@@ -246,7 +253,13 @@ def _open_blob(blob: Path) -> IO[bytes]:
 def _rewrite_base_layer(
     request: _BaseRequest, key: str, open_tar: Callable[[], IO[bytes]]
 ) -> Layer:
-    """Return a layer of another program's image, with hash-based bytecode."""
+    """Return a layer of an image that another program made, with hash-based .pyc files.
+
+    Args:
+        request: The request.
+        key: The key of the rewritten layer in the cache.
+        open_tar: Opens the layer as it is in the image.
+    """
     return layer.rewrite_layer(
         request.cache,
         key,
@@ -257,20 +270,21 @@ def _rewrite_base_layer(
     )
 
 
-def _resolve_unlocked(request: _BaseRequest, image: str) -> Base | None:
-    """Return the manifest's image where nothing is locked yet; None if no engine can get it."""
+def _try_image(request: _BaseRequest, image: str) -> Base | None:
+    """Return the manifest's image, whose digest is not locked yet; None if no engine can get it."""
     engine = None
     if request.make and not request.context.offline:
         engine = container_engine.find_engine(request.engine)
     if engine is None:
-        log.info(
-            f"{image} cannot be had without an engine: the base is made from Debian's packages"
-        )
+        log.info(f"{image} needs a container engine: the base is made from Debian packages instead")
         return None
     try:
-        _ask_digest(engine, image, request.architecture)
+        _pull_digest(engine, image, request.architecture)
     except UserError as error:
-        log.info(f"{image} cannot be had ({error.what}): the base is made from Debian's packages")
+        log.info(
+            f"{image} is not available ({error.what}): the base is made from Debian packages "
+            "instead"
+        )
         return None
     return _resolve_image(request, image, "")
 
@@ -282,7 +296,7 @@ def _resolve_image(request: _BaseRequest, reference: str, digest: str) -> Base:
 
     Args:
         request: The request.
-        reference: The name of the image; it may include a digest.
+        reference: The name of the image. A digest in it is used instead of the locked one.
         digest: The locked digest, or "".
     """
     if reference.startswith("-") or not re.fullmatch(r"[\w.][\w./:@-]*", reference):
@@ -293,15 +307,15 @@ def _resolve_image(request: _BaseRequest, reference: str, digest: str) -> Base:
             kind=INVALID,
             value=reference[:80],
         )
-    pinned = re.fullmatch(r"(.+?)(?::[\w.-]+)?@(sha256:[0-9a-f]{64})", reference)
-    if pinned:
-        repository, digest = pinned[1], pinned[2]
+    match = re.fullmatch(r"(.+?)(?::[\w.-]+)?@(sha256:[0-9a-f]{64})", reference)
+    if match:
+        repository, digest = match[1], match[2]
     else:
         repository = re.sub(r":[\w.-]+$", "", reference)
-    if digest and (built := _find_built(request, digest)):
-        return _describe_base(request, reference, digest, *built)
+    if digest and (cached := _find_cached_base(request, digest)):
+        return _make_base(request, reference, digest, *cached)
     if not request.make:
-        raise NotMadeError("the base is not made yet", reference)
+        raise BaseNotCachedError("the base is not in the cache yet", reference)
     if request.context.offline:
         raise UserError(
             "the base is not in the cache", reference, "run once without --offline", kind=MISSING
@@ -310,39 +324,43 @@ def _resolve_image(request: _BaseRequest, reference: str, digest: str) -> Base:
     if digest:
         image = f"{repository}@{digest}"
     else:
-        digest, is_local = _ask_digest(engine, reference, request.architecture)
+        digest, is_local = _pull_digest(engine, reference, request.architecture)
         image = reference if is_local else f"{repository}@{digest}"
-        if built := _find_built(request, digest):
-            return _describe_base(request, reference, digest, *built)
+        if cached := _find_cached_base(request, digest):
+            return _make_base(request, reference, digest, *cached)
         _record_digest(request, engine, reference, image, digest, is_local=is_local)
-    return _describe_base(request, reference, digest, *_build_base(request, engine, image, digest))
+    return _make_base(request, reference, digest, *_build_base(request, engine, image, digest))
 
 
 def _record_digest(
     request: _BaseRequest,
     engine: Engine,
     reference: str,
-    pinned: str,
+    pinned_reference: str,
     digest: str,
     *,
     is_local: bool,
 ) -> None:
-    """Lock the digest of the manifest's image; of another image, tell how to get it again."""
+    """Lock the digest of an image if it is the manifest's.
+
+    For another image, log how to get the same one again, or that no other machine can get it.
+    """
     if is_local:
-        log.info(
-            f"{reference} is an image of {engine.name}'s own: no other machine can make the same"
-        )
+        log.info(f"{reference} exists only in {engine.name} here: other machines cannot get it")
     elif reference == request.manifest.bases[request.name].image:
         lock = request.lock
         other_images = (pair for pair in lock.images if pair[0] != reference)
         images = ((reference, digest), *other_images)
         debian_resolution.write_lock(request.manifest, replace(lock, images=images))
     else:
-        log.info(f"{reference} is {digest} today: give --base {pinned} to have the same again")
+        log.info(
+            f"{reference} is now {digest}: give --base {pinned_reference} to use the same image "
+            "again"
+        )
 
 
-def _ask_digest(engine: Engine, reference: str, architecture: str) -> tuple[str, bool]:
-    """Return the digest of an image, and whether only the engine has it, and no registry."""
+def _pull_digest(engine: Engine, reference: str, architecture: str) -> tuple[str, bool]:
+    """Pull an image; return its digest, and whether it is local, that is, in no registry."""
     tag = f"{container_engine.TEMPORARY_NAME}:ask-{secrets.token_hex(8)}"
     try:
         pulled = engine.pull(reference, architecture, tag)
@@ -352,7 +370,7 @@ def _ask_digest(engine: Engine, reference: str, architecture: str) -> tuple[str,
 
 
 def _compute_layer_key(diff_id: str) -> str:
-    """Return the key of a layer that is rewritten from another program's image."""
+    """Return the key of what `_rewrite_base_layer` makes of a layer."""
     return stage_key(
         "image-layer", {"diff_id": diff_id, "bytecode": hash_based_bytecode.RULES_VERSION}
     )
@@ -375,10 +393,11 @@ def _compute_base_key(request: _BaseRequest, digest: str) -> str:
 def _build_base(
     request: _BaseRequest, engine: Engine, image: str, digest: str
 ) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
-    """Build Dockerfile.base on an image, and record the result.
+    """Build Dockerfile.base on an image, and record the result for `_find_cached_base`.
 
     Returns:
-        The rewritten layers of the image with that of Dockerfile.base, and the ENV of the image.
+        The rewritten layers of the image, then the layer of Dockerfile.base if it has files; and
+        the ENV of the image.
     """
     cache, key = request.cache, _compute_base_key(request, digest)
     with dockerfile_step.build_base(
@@ -401,7 +420,7 @@ def _build_base(
     return tuple(layers), env
 
 
-def _find_built(
+def _find_cached_base(
     request: _BaseRequest, digest: str
 ) -> tuple[tuple[Layer, ...], tuple[str, ...]] | None:
     """Return what `_build_base` returned before; None if the cache lacks any of it.
@@ -424,10 +443,13 @@ def _find_built(
         return None
 
 
-def _describe_base(
+def _make_base(
     request: _BaseRequest, name: str, digest: str, layers: Sequence[Layer], env: Sequence[str]
 ) -> Base:
-    """Return a base with its facts, which are read from the layers once."""
+    """Return a base with its Python and its glibc.
+
+    These facts are found in the layers once, and recorded in the cache.
+    """
     cache = request.cache
     key = stage_key(
         "facts",
@@ -440,7 +462,7 @@ def _describe_base(
     stamp = cache.path("stamps", f"facts-{key}.json")
     try:
         facts = BaseFacts(**(read_stamp(stamp) or {}))
-    except TypeError:
+    except TypeError:  # there is no record, or it has other fields
         view = requirements.scan_layers(
             layer.blob_path(cache, base_layer.digest) for base_layer in layers
         )
