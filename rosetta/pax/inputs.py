@@ -1,7 +1,7 @@
-"""The inputs of Paxml, made by rosetta.data.
+"""Inputs for Paxml's programs, which read their batches from rosetta.data.
 
-rosetta.pax.data configures them for an experiment. Training reads a batch for each step, and an
-evaluation reads every example once. No code of lingvo or SeqIO is used.
+rosetta.pax.data creates their configurations for an experiment. Training reads a batch for each
+step, and an evaluation reads every example once. No code of lingvo or SeqIO is used.
 """
 
 from __future__ import annotations
@@ -29,36 +29,38 @@ from rosetta.data import (
 )
 from rosetta.pax.run import experiment_checks
 
-ANSWER_LENGTH = 64  # tokens of a row that are kept for the answer, as in upstream's inputs
+# The tokens at the end of a row that are reserved for the answer, as in upstream's inputs.
+ANSWER_LENGTH = 64
 
 
 def assign_rows(percore: float, devices: int, processes: int) -> tuple[int, int]:
-    """Return how many rows a host reads, and how many hosts read rows.
+    """Return how many rows a process reads, and how many processes read rows.
 
-    The global batch has percore x devices x processes rows. If a fractional batch has fewer rows
-    than hosts, Paxml takes the rows of the first hosts.
+    The global batch has percore x devices x processes rows. If that is fewer rows than processes,
+    only the first processes read rows: Paxml uses those.
 
     Args:
       percore: PERCORE_BATCH_SIZE. Below 1, several devices share a row.
-      devices: The devices of a process.
-      processes: The processes of the run.
+      devices: The number of devices of a process.
+      processes: The number of processes of the run.
 
     Raises:
-      UserError: The rows cannot be divided evenly among the processes.
+      UserError: The rows cannot be divided evenly among the processes that read, or among the
+        devices of a process.
     """
     total = experiment_checks.compute_batch(percore, devices * processes)
     if percore >= 1:
-        host_rows, hosts = total // processes, processes
+        process_rows, readers = total // processes, processes
     else:
-        host_rows = -(-total // processes)
-        hosts = total // host_rows
-    splits_unevenly = processes > 1 and host_rows > devices and host_rows % devices
-    if host_rows * hosts != total or splits_unevenly:
-        remedy = (
-            "give a whole number"
-            if percore > 1
-            else f"give a multiple of 1/{devices}, or one row for several processes"
-        )
+        process_rows = -(-total // processes)  # rounded up
+        readers = total // process_rows
+    # Devices may share a row, but each device must have equally many whole rows otherwise.
+    splits_unevenly = processes > 1 and process_rows > devices and process_rows % devices
+    if process_rows * readers != total or splits_unevenly:
+        if percore > 1:
+            remedy = "give a whole number"
+        else:
+            remedy = f"give a multiple of 1/{devices}, or one row for several processes"
         raise UserError(
             f"{total} rows cannot be divided among {processes} processes of {devices} devices",
             f"PERCORE_BATCH_SIZE={percore}",
@@ -66,7 +68,7 @@ def assign_rows(percore: float, devices: int, processes: int) -> tuple[int, int]
             kind=INVALID,
             value=total,
         )
-    return host_rows, hosts
+    return process_rows, readers
 
 
 def make_recipe(
@@ -84,12 +86,13 @@ def make_recipe(
       data: The source of the data.
       objective: The objective, such as "lm".
       vocab: The vocabulary.
-      length: The tokens of a row. Of the row of a prompt, at most half is kept for the answer.
-      packed: Whether documents that share a row are separate segments.
+      length: The tokens of a row. A prompt and its answer share a row: the answer has the last
+        ANSWER_LENGTH tokens, or half of a short row.
+      packed: Whether documents that share a row are separate segments. Ignored for prompts.
       **more: Other fields of the recipe.
     """
-    is_prompt = objective in data_spec.PAIR_OBJECTIVES
-    answer_length = min(ANSWER_LENGTH, length // 2) if is_prompt else length
+    has_prompt = objective in data_spec.PAIR_OBJECTIVES
+    answer_length = min(ANSWER_LENGTH, length // 2) if has_prompt else length
     return pipeline.Recipe(
         data,
         objective,
@@ -97,7 +100,7 @@ def make_recipe(
         vocab.extra_ids,
         length - answer_length,
         answer_length,
-        pack=packed and not is_prompt,
+        pack=packed and not has_prompt,
         **more,
     )
 
@@ -108,20 +111,20 @@ class Input(base_input.BaseInput):
     A batch has the features of rosetta.data.causal_features.make_causal_features, and
     eval_sample_weights, float32 [batch].
 
-    In training, example i of step s depends only on the seed, s and i. The state of the input is
-    the step, so a run that is restored on any number of hosts continues with the next example.
+    In training, example i of step s depends only on the seed, s and i. A checkpoint stores the
+    step, so a run can be restored on any number of hosts, and continues with the next example.
 
-    In evaluation, each example comes once, in the order of the data. Rows that only fill the last
-    batch repeat the first example with weights of 0, and all hosts stop at the same batch.
+    In evaluation, each example comes once, in the order of the data. The last batch is padded with
+    copies of the first example whose weights are 0, so that all hosts stop at the same batch.
 
     Attributes:
       data: A source of rosetta.data, or {source: rate} as JSON.
       objective: "lm", "lambada" or "boolq".
       vocab: "byte", "ids:SIZE" or a SentencePiece model.
-      seq_len: The tokens of a row. The last ANSWER_LENGTH tokens of a prompt are the answer's.
-      packed: Whether documents that share a row are separate segments.
-      bos_id: The token that is read at the start of a segment.
-      split: The split of sets that have splits.
+      seq_len: The tokens of a row. A prompt shares it with its answer, see `make_recipe`.
+      packed: Whether documents that share a row are separate segments; only in training.
+      bos_id: The token that the model reads at the start of a segment.
+      split: The split to read, for data sets that have splits.
       text_field: The field of JSON lines and Example records that has the text.
       eval_batches: The number of batches of an evaluation; None for all examples.
     """
@@ -144,7 +147,7 @@ class Input(base_input.BaseInput):
         """Open the data.
 
         Raises:
-          UserError: The data is too small for a batch of training, or an evaluation has no end.
+          UserError: The data is too small for a training batch, or an evaluation would not end.
         """
         super().__post_init__()
         recipe = make_recipe(
@@ -170,7 +173,7 @@ class Input(base_input.BaseInput):
         self._loader = prefetch.Loader(self._batches) if self.is_training else None
         self._log = batch_log.BatchLog(self._batches) if self.is_training else None
         if self._log is not None:
-            atexit.register(self._drop_unused_batch)
+            atexit.register(self._discard_peeked_batch)
         count = self._example_count
         if self.is_training:
             experiment_checks.check_row_count(count, self._batches.batch, self.seq_len, self.data)
@@ -218,12 +221,12 @@ class Input(base_input.BaseInput):
         """Return what identifies this host's rows of an earlier batch.
 
         Args:
-          behind: How many batches were read after that batch.
+          behind: How many later batches the training has taken; 0 for the newest batch.
 
         Returns:
           See pipeline.Batches.describe_batch.
         """
-        # A batch that Paxml peeked at is not trained yet.
+        # A batch that Paxml has only peeked at is not taken yet.
         step = self._loader.step - 1 - (self._peek is not None) - behind
         description: dict[str, Any] | None = self._batches.describe_batch(step)
         return description
@@ -241,8 +244,8 @@ class Input(base_input.BaseInput):
             self._loader.step = step
             self._log.discard_pending()
 
-    def _drop_unused_batch(self) -> None:
-        """Keep a batch that was peeked at, and not trained, out of the log of batches."""
+    def _discard_peeked_batch(self) -> None:
+        """Leave a batch that was peeked at, but not trained on, out of the batch log."""
         if self._peek is not None:
             self._log.discard_pending()
 
@@ -252,7 +255,8 @@ class Input(base_input.BaseInput):
         The states of all hosts are the same, so a run may continue with another number of hosts.
 
         Args:
-          checkpoint_path: The file of this host, or of a host that the run no longer has.
+          checkpoint_path: The file of this host. If it does not exist, the file of another host
+            beside it is read.
         """
         path = Path(checkpoint_path)
         if not path.exists():
@@ -266,12 +270,12 @@ class Input(base_input.BaseInput):
         return json.dumps(self._batches.make_state(step)).encode()
 
     def _set_state_internal(self, state: bytes) -> None:
-        """Continue from a state, and print a line if the batch size has changed."""
+        """Continue from a state, and print a notice if the data or the batch size has changed."""
         fields = json.loads(state)
         self._seek(fields["step"])
-        line = self._batches.resume(fields, fields["step"])
-        if line and jax.process_index() == 0:
-            print(line, flush=True)
+        notice = self._batches.resume(fields, fields["step"])
+        if notice and jax.process_index() == 0:
+            print(notice, flush=True)
 
     def ids_to_strings(self, ids: Any, lengths: Any, key: str | None = None) -> list[str]:
         """Return the text of each row.
@@ -290,12 +294,14 @@ class Input(base_input.BaseInput):
 
 
 class Shapes(base_input.BaseInputSpecsProvider):
-    """The shapes and types of a batch, from which Paxml makes the model. No file is read.
+    """The shapes and types of a batch, which Paxml initialises the model with.
+
+    No data is read.
 
     Attributes:
       objective: The objective, as in Input.
       seq_len: The tokens of a row, as in Input.
-      batch_size: The rows of a process, with those that only fill the batch.
+      batch_size: The rows of a process, including padding.
     """
 
     objective: str = "lm"
