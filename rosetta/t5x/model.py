@@ -1,6 +1,7 @@
-"""T5X's models around rosetta's networks; the gin files name both classes.
+"""T5X's two kinds of model, for rosetta's networks. rosetta's gin files name the classes.
 
-They keep the FP8 state in the train state, and can compute the loss over slices of the vocabulary.
+They add two things to T5X's models: the FP8 state, which T5X's train state holds as its mutable
+variables, and a loss that is computed over slices of the vocabulary.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from rosetta.t5x.network import compute_logits_scale
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The end of the names of features that say which example of a packed row each token belongs to.
+# In a packed batch, the feature "X_segment_ids" numbers the example of each token of X.
 SEGMENT_SUFFIX = "_segment_ids"
 
 
 class _BoundModule:
-    """A module whose `apply` adds fixed variables and options.
+    """A Flax module whose `apply` adds fixed variables and options to the caller's.
 
-    T5X's code passes it only the parameters.
+    T5X's code calls `apply` with the parameters only.
     """
 
     def __init__(self, module: Any, state: Mapping[str, Any], **options: Any) -> None:
@@ -41,10 +42,10 @@ class _BoundModule:
 
 
 def _find_segments(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return for each feature which example its tokens belong to, [batch, length].
+    """Return feature -> its segment ids [batch, length], as T5X's metrics take them.
 
-    Padding has 0. The examples of a packed row are numbered; a row that is not packed is one
-    example.
+    Padding has 0. The tokens of a packed row have the number of their example. In a batch that is
+    not packed, each row is one example, and its tokens have True.
     """
     packed = [name for name in batch if name.endswith(SEGMENT_SUFFIX)]
     if packed:
@@ -59,7 +60,8 @@ def _find_segments(batch: Mapping[str, Any]) -> dict[str, Any]:
 class _SharedModel(models.BaseTransformerModel):
     """What both kinds of model share.
 
-    `flax_mutables` is always that of the train state: empty, or the FP8 state.
+    The argument `flax_mutables` of the methods is what the train state holds: the FP8 state, or
+    nothing.
     """
 
     @property
@@ -68,8 +70,9 @@ class _SharedModel(models.BaseTransformerModel):
         return self.module.config
 
     def get_initial_variables(self, *args: Any, **kwargs: Any) -> Any:
-        """Return T5X's initial variables; with FP8, also its state and the (empty) names of its
-        axes.
+        """Return T5X's initial variables. If they have FP8 state, add its axes metadata.
+
+        T5X partitions variables by the names of their axes. The axes of the FP8 state have none.
         """
         variables = super().get_initial_variables(*args, **kwargs)
         if fp8.COLLECTION not in variables:
@@ -84,11 +87,12 @@ class _SharedModel(models.BaseTransformerModel):
     def loss_fn(self, params: Any, batch: Any, dropout_rng: Any, flax_mutables: Any = None) -> Any:
         """Return the loss of a batch, a float32 sum over tokens, and its metrics.
 
-        `dropout_rng` is None in evaluation.
+        If `dropout_rng` is None, as in evaluation, there is no dropout.
         """
         bound = self._bind_state(flax_mutables)
         if self.config.loss_chunks:
-            return bound._chunked_loss(params, batch, dropout_rng)  # noqa: SLF001
+            return bound._compute_chunked_loss(params, batch, dropout_rng)  # noqa: SLF001
+        # T5X's method, called on the bound copy.
         return super(_SharedModel, bound).loss_fn(params, batch, dropout_rng)
 
     def eval_fn(self, params: Any, batch: Any, flax_mutables: Any = None) -> Any:
@@ -110,19 +114,23 @@ class _SharedModel(models.BaseTransformerModel):
         )
 
     def _bind_state(self, flax_mutables: Any) -> Any:
-        """Return this model, or with FP8 a copy whose module is given the FP8 state."""
+        """Return a copy of this model whose module always gets the FP8 state.
+
+        Without FP8, return this model.
+        """
         if not flax_mutables or self.config.fp8 == "off":
             return self
         bound = copy.copy(self)
         bound.module = _BoundModule(self.module, flax_mutables)
         return bound
 
-    def _chunked_loss(self, params: Any, batch: Any, dropout_rng: Any) -> Any:
-        """Return what T5X's loss_fn returns, but hold the logits of only one slice of the
-        vocabulary at a time.
+    def _compute_chunked_loss(self, params: Any, batch: Any, dropout_rng: Any) -> Any:
+        """Return what T5X's loss_fn returns, but without all logits in memory.
+
+        Only the logits of one slice of the vocabulary exist at a time.
         """
         targets = batch["decoder_target_tokens"]
-        token_losses, z_losses, best = self._token_losses(params, batch, dropout_rng)
+        token_losses, z_losses, best_tokens = self._compute_token_losses(params, batch, dropout_rng)
         factor, weights = losses.get_loss_normalizing_factor_and_weights(
             self._loss_normalizing_factor, batch
         )
@@ -134,12 +142,12 @@ class _SharedModel(models.BaseTransformerModel):
         z_loss_sum = jnp.sum(z_losses * token_weights)
         if factor is not None:
             loss_sum, z_loss_sum = loss_sum / factor, z_loss_sum / factor
-        # Only the accuracy is computed from the logits, and it is replaced below. One class is
-        # enough for the other metrics.
-        empty_logits = jnp.zeros((*targets.shape, 1), jnp.float32)
+        # T5X's metrics use the logits for the accuracy only, which is replaced below. So logits of
+        # one class will do.
+        placeholder_logits = jnp.zeros((*targets.shape, 1), jnp.float32)
         metrics = dict(
             self._compute_metrics(
-                logits=empty_logits,
+                logits=placeholder_logits,
                 targets=targets,
                 mask=weights,
                 loss=loss_sum,
@@ -147,19 +155,17 @@ class _SharedModel(models.BaseTransformerModel):
                 segment_ids=_find_segments(batch),
             )
         )
-        correct = jnp.sum((best == targets.reshape(-1)) * token_weights)
+        correct = jnp.sum((best_tokens == targets.reshape(-1)) * token_weights)
         count = jnp.sum(token_weights) if weights is not None else jnp.float32(targets.size)
         metrics["accuracy"] = clu.metrics.Accuracy(total=correct, count=count)
         return loss_sum, metrics
 
-    def _token_losses(self, params: Any, batch: Any, dropout_rng: Any) -> Any:
-        """Return for each target token of the flattened batch its loss, its z-loss, and the most
-        likely token.
-        """
+    def _compute_token_losses(self, params: Any, batch: Any, dropout_rng: Any) -> Any:
+        """Return the losses, the z-losses and the most likely tokens, each [batch x length]."""
         targets = batch["decoder_target_tokens"]
         hidden, kernel = self._compute_hidden(params, batch, dropout_rng)
         config = self.config
-        terms = loss.LossSettings(
+        settings = loss.LossSettings(
             config.vocab_size,
             config.loss_chunks,
             self._label_smoothing,
@@ -168,12 +174,14 @@ class _SharedModel(models.BaseTransformerModel):
             jnp.dtype(config.logits_dtype),
         )
         return loss.chunked_cross_entropy(
-            hidden.reshape(-1, hidden.shape[-1]), kernel, targets.reshape(-1), terms
+            hidden.reshape(-1, hidden.shape[-1]), kernel, targets.reshape(-1), settings
         )
 
     def _compute_hidden(self, params: Any, batch: Any, dropout_rng: Any) -> Any:
-        """Return the hidden vectors [batch, length, features] and the kernel [features, vocabulary]
-        that logits are made from.
+        """Return the two factors of the logits.
+
+        Returns:
+            The hidden vectors [batch, length, features] and the kernel [features, vocabulary].
         """
         bound = copy.copy(self)
         bound.module = _BoundModule(self.module, {}, hidden_only=True)
@@ -181,7 +189,7 @@ class _SharedModel(models.BaseTransformerModel):
 
 
 class EncoderDecoderModel(_SharedModel, models.EncoderDecoderModel):
-    """T5X's class of this name, around rosetta's Transformer."""
+    """T5X's EncoderDecoderModel, for rosetta's Transformer."""
 
     def predict_batch_with_aux(
         self,
@@ -207,7 +215,7 @@ class EncoderDecoderModel(_SharedModel, models.EncoderDecoderModel):
 
 
 class DecoderOnlyModel(_SharedModel, models.DecoderOnlyModel):
-    """T5X's class of this name, around rosetta's DecoderOnly."""
+    """T5X's DecoderOnlyModel, for rosetta's DecoderOnly."""
 
     def predict_batch_with_aux(
         self,
