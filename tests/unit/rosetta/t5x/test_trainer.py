@@ -195,10 +195,10 @@ def test_gradient_dtype_with_transformer_engine_is_refused(made: Any) -> None:
 
 
 class _Failing:
-    """A reporter, and what upstream's training gives."""
+    """A writer of progress that fails, and the result of upstream's training."""
 
-    def say(self, found: Any) -> None:
-        raise RuntimeError(f"nothing can be said of step {found.step}")
+    def write(self, report: Any) -> None:
+        raise RuntimeError(f"nothing can be said of step {report.step}")
 
     def result(self) -> Any:
         return {"timing/steps_per_second": types.SimpleNamespace(value=2.0)}
