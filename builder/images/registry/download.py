@@ -18,13 +18,11 @@ from rosetta.core.errors import INVALID, UserError
 if TYPE_CHECKING:
     from pathlib import Path
 
-MANIFEST_TYPES = (
-    oci_documents.INDEX,
-    oci_documents.MANIFEST,
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-    "application/vnd.docker.distribution.manifest.v2+json",
-)
-INDEX_TYPES = (MANIFEST_TYPES[0], MANIFEST_TYPES[2])
+# Docker's forerunners of OCI's index and manifest.
+_DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
+_DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+INDEX_TYPES = (oci_documents.INDEX, _DOCKER_INDEX)
+DOCUMENT_TYPES = (oci_documents.INDEX, oci_documents.MANIFEST, _DOCKER_INDEX, _DOCKER_MANIFEST)
 
 
 @dataclass(frozen=True)
@@ -43,53 +41,66 @@ class Document:
             value = None
         if not isinstance(value, dict):
             raise UserError(
-                f"document {self.digest[7:19]}… of the registry is not JSON",
+                f"document {_shorten(self.digest)} of the registry is not a JSON object",
                 "",
                 "check the name and the proxy settings",
             )
         return value
 
 
+def _shorten(digest: str) -> str:
+    """Return the first twelve hex digits of a sha256 digest, for messages."""
+    return f"{digest.removeprefix('sha256:')[:12]}…"
+
+
 def read_document(connection: Connection, selector: str) -> Document:
-    """Return the manifest or index of a tag or a digest in the repository.
+    """Return a manifest or an index of the repository.
+
+    Args:
+        connection: A connection to the repository.
+        selector: A tag, or a digest "sha256:<hex>".
 
     Raises:
         UserError: The registry has no such document, or sends something else.
     """
     is_digest = ":" in selector
-    name = f"document {selector[7:19]}…" if is_digest else f"the tag {selector}"
+    name = f"document {_shorten(selector)}" if is_digest else f"the tag {selector}"
 
     def get() -> Document:
-        answer = connection.request(
+        response = connection.request(
             "GET",
             connection.url(f"manifests/{selector}"),
             (200,),
-            headers={"Accept": ", ".join(MANIFEST_TYPES)},
+            headers={"Accept": ", ".join(DOCUMENT_TYPES)},
             follow=True,
             stream=True,
         )
-        media_type = answer.headers.get("Content-Type", "").partition(";")[0].strip()
-        answered_digest = answer.headers.get("Docker-Content-Digest", "")
-        data = connection.read_document(answer)
-        if media_type not in MANIFEST_TYPES:
-            raise _wrong_type_error(connection, media_type)
+        media_type = response.headers.get("Content-Type", "").partition(";")[0].strip()
+        digest_header = response.headers.get("Docker-Content-Digest", "")
+        data = connection.read_document(response)
+        if media_type not in DOCUMENT_TYPES:
+            raise _make_type_error(connection, media_type)
         digest = oci_documents.compute_digest(data)
-        expected = selector if is_digest else answered_digest or digest
+        # The header is optional. A tag without it cannot be verified.
+        expected = selector if is_digest else (digest_header or digest)
         if digest != expected:
-            raise MismatchError(f"a document came that is not {redact(expected)[:19]}…")
+            raise MismatchError(
+                f"the registry sent a document that is not {_shorten(redact(expected))}"
+            )
         return Document(media_type, expected, data)
 
     document: Document = connection.retry(f"reading {name}", get)
     return document
 
 
-def _wrong_type_error(connection: Connection, media_type: str) -> UserError:
+def _make_type_error(connection: Connection, media_type: str) -> UserError:
+    """Return the error for an answer that is neither a manifest nor an index."""
     if media_type == "text/html":
         content = "a web page (a login page or a proxy's answer?)"
     else:
         content = media_type or "something without a type"
     return UserError(
-        f"gives {content}, not an image",
+        f"the registry sent {content}, not an image",
         str(connection.reference),
         "check the name and the proxy settings",
         kind=INVALID,
@@ -97,7 +108,7 @@ def _wrong_type_error(connection: Connection, media_type: str) -> UserError:
     )
 
 
-def fetch_blob(name: str, digest: str, size: int, target: Path) -> None:
+def download_blob(name: str, digest: str, size: int, target: Path) -> None:
     """Download a blob of a repository, over a connection of its own.
 
     Args:
@@ -108,18 +119,18 @@ def fetch_blob(name: str, digest: str, size: int, target: Path) -> None:
     """
     with (
         Connection(reference.parse_reference(name), "pull") as connection,
-        Meter(f"pull of {digest[7:19]}…", size) as meter,
+        Meter(f"pull of {_shorten(digest)}", size) as meter,
     ):
-        download_blob(connection, digest, size, target, meter)
+        _download_over(connection, digest, size, target, meter)
 
 
-def download_blob(
+def _download_over(
     connection: Connection, digest: str, size: int, target: Path, meter: Meter
 ) -> None:
-    """Download a blob over an open connection; the arguments are those of `fetch_blob`."""
+    """Download a blob over an open connection; for the other arguments see `download_blob`."""
     with replace_file(target, None) as temporary:
         connection.retry(
-            f"reading blob {digest[7:19]}…",
+            f"reading blob {_shorten(digest)}",
             lambda: _download_once(connection, digest, size, temporary, meter),
         )
 
@@ -127,7 +138,11 @@ def download_blob(
 def _download_once(
     connection: Connection, digest: str, size: int, file: Path, meter: Meter
 ) -> None:
-    """Download a blob. Raises MismatchError if what came does not have its digest."""
+    """Try once to download a blob.
+
+    Raises:
+        MismatchError: The content does not have the blob's size and digest.
+    """
     received, checksum = 0, hashlib.sha256()
     try:
         with (
@@ -138,20 +153,21 @@ def _download_once(
                 headers={"Accept-Encoding": "identity"},
                 follow=True,
                 stream=True,
-            ) as answer,
+            ) as response,
             open(file, "wb") as out,
         ):
-            for piece in connection.read_pieces(answer, size):
-                out.write(piece)
-                checksum.update(piece)
-                received += len(piece)
-                meter.add(len(piece))
+            for chunk in connection.read_pieces(response, size):
+                out.write(chunk)
+                checksum.update(chunk)
+                received += len(chunk)
+                meter.add(len(chunk))
         if received != size or f"sha256:{checksum.hexdigest()}" != digest:
             raise MismatchError(
-                f"{received} bytes came that are not blob {digest[7:19]}… of {size}"
+                f"the registry sent {received} bytes that are not blob {_shorten(digest)}, "
+                f"which has {size}"
             )
     except BaseException:
-        meter.add(-received)
+        meter.add(-received)  # the next attempt starts from the beginning
         raise
 
 
@@ -168,59 +184,65 @@ def pull_image(name: str, folder: Path, *, layers: bool) -> Document:
     Returns:
         The document that the tag or digest names.
     """
-    source = _parse_selected(name)
+    source = _parse_image_name(name)
     blobs_folder = folder / "blobs/sha256"
     blobs_folder.mkdir(parents=True)
     with Connection(source, "pull") as connection:
-        top = read_document(connection, source.selector)
-        manifests = _read_manifests(connection, top)
+        top_document = read_document(connection, source.selector)
+        manifests = _read_manifests(connection, top_document)
         blobs: dict[str, int] = {}
         for manifest in manifests:
             blobs |= _list_blobs(manifest, layers=layers)
         with Meter(f"pull of {source}", sum(blobs.values())) as meter:
             for digest, size in blobs.items():
-                download_blob(connection, digest, size, blobs_folder / digest[7:], meter)
-    for document in {document.digest: document for document in (top, *manifests)}.values():
+                _download_over(connection, digest, size, blobs_folder / digest[7:], meter)
+    for document in {document.digest: document for document in (top_document, *manifests)}.values():
         (blobs_folder / document.digest[7:]).write_bytes(document.data)
-    _write_layout_files(folder, top, str(source))
-    log.info(f"{source} is {top.digest}")
-    return top
+    _write_layout_files(folder, top_document, str(source))
+    log.info(f"{source} is {top_document.digest}")
+    return top_document
 
 
-def _read_manifests(connection: Connection, top: Document) -> list[Document]:
+def _read_manifests(connection: Connection, top_document: Document) -> list[Document]:
     """Return the manifests of an image, without the attestations that engines add."""
-    if top.media_type not in INDEX_TYPES:
-        return [top]
+    if top_document.media_type not in INDEX_TYPES:
+        return [top_document]
     return [
-        read_document(connection, str(described.get("digest")))
-        for described in _require_list(top.json(), "manifests")
-        if (described.get("platform") or {}).get("os") != "unknown"
+        read_document(connection, str(descriptor.get("digest")))
+        for descriptor in _require_list(top_document.json(), "manifests")
+        if not _is_attestation(descriptor)
     ]
+
+
+def _is_attestation(descriptor: dict[str, Any]) -> bool:
+    """Return whether an entry of an index is an attestation: its platform is "unknown"."""
+    return (descriptor.get("platform") or {}).get("os") == "unknown"
 
 
 def _list_blobs(manifest: Document, *, layers: bool) -> dict[str, int]:
     """Return the sizes in bytes of a manifest's config and layers, by digest."""
     content = manifest.json()
-    described = [content.get("config")]
+    descriptors = [content.get("config")]
     if layers:
-        described += _require_list(content, "layers")
-    return dict(map(_parse_descriptor, described))
+        descriptors += _require_list(content, "layers")
+    return dict(_parse_descriptor(descriptor) for descriptor in descriptors)
 
 
-def _write_layout_files(folder: Path, top: Document, name: str) -> None:
-    """Write index.json and oci-layout of an OCI image layout."""
-    described = {
-        "mediaType": top.media_type,
-        "digest": top.digest,
-        "size": len(top.data),
+def _write_layout_files(folder: Path, top_document: Document, name: str) -> None:
+    """Write index.json, which refers to a document under a name, and oci-layout."""
+    descriptor = {
+        "mediaType": top_document.media_type,
+        "digest": top_document.digest,
+        "size": len(top_document.data),
         "annotations": {"org.opencontainers.image.ref.name": name},
     }
-    index = {"schemaVersion": 2, "mediaType": oci_documents.INDEX, "manifests": [described]}
+    index = {"schemaVersion": 2, "mediaType": oci_documents.INDEX, "manifests": [descriptor]}
     (folder / "index.json").write_bytes(oci_documents.encode_json(index))
     (folder / "oci-layout").write_bytes(oci_documents.encode_json({"imageLayoutVersion": "1.0.0"}))
 
 
-def _parse_selected(name: str) -> reference.Reference:
+def _parse_image_name(name: str) -> reference.Reference:
+    """Return the reference of an image; raise UserError if it has neither a tag nor a digest."""
     parsed = reference.parse_reference(name)
     if not parsed.selector:
         raise UserError(
@@ -230,6 +252,7 @@ def _parse_selected(name: str) -> reference.Reference:
 
 
 def _require_list(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return the list of objects under a key; raise UserError if there is none."""
     value = document.get(key)
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise UserError(f"a document of the registry has no list of {key}", "", "check the name")
@@ -247,7 +270,7 @@ def _parse_descriptor(value: Any) -> tuple[str, int]:
         or size < 0
     ):
         raise UserError(
-            "a document of the registry names something without sha256 and size",
+            "an entry in a document of the registry has no valid sha256 digest or size",
             "",
             "check the name",
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from builder.core.secrets import redact
 from builder.images.oci import layer, oci_documents, reference
-from builder.images.registry.download import MANIFEST_TYPES, read_document
+from builder.images.registry.download import DOCUMENT_TYPES, read_document
 from builder.images.registry.transport import Connection, TransientError
 from builder.images.registry.upload import Meter, format_size, has_blob, send_blob
 from rosetta.core.errors import FAILED, UserError
@@ -161,7 +161,7 @@ def _read_tag(connection: Connection, name: str) -> str:
         "HEAD",
         connection.url(f"manifests/{name}"),
         (200, 404),
-        headers={"Accept": ", ".join(MANIFEST_TYPES)},
+        headers={"Accept": ", ".join(DOCUMENT_TYPES)},
         follow=True,
     ) as answer:
         return answer.headers.get("Docker-Content-Digest", "") if answer.status_code == 200 else ""

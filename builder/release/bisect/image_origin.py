@@ -325,7 +325,7 @@ def _open_image(kind: str, place: str, scratch: Path) -> Iterator[InspectedImage
     def open_layer(_: Image, image_layer: layer.Layer) -> IO[bytes]:
         blob = layout.blob_path(folder, image_layer)
         if not blob.is_file():
-            download.fetch_blob(place, image_layer.digest, image_layer.size, blob)
+            download.download_blob(place, image_layer.digest, image_layer.size, blob)
         return open(blob, "rb")
 
     yield inspection.InspectedImage(contents.index.images, contents.index.digest, open_layer)

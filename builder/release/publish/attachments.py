@@ -190,7 +190,7 @@ def find_document(connection: Connection, name: str) -> download.Document | None
             "HEAD",
             connection.url(f"manifests/{name}"),
             (200, 404),
-            headers={"Accept": ", ".join(download.MANIFEST_TYPES)},
+            headers={"Accept": ", ".join(download.DOCUMENT_TYPES)},
             follow=True,
         ) as response:
             return response.status_code == 200

@@ -277,7 +277,7 @@ def test_no_other_host_hears_who_we_are(
     with image_registry.serve_answers(elsewhere, lambda _: None) as other:
         kept.redirect = f"http://{other.host}"
         wanted = index.images[0].layers[0]
-        download.fetch_blob(f"{served.host}/t5x", wanted.digest, wanted.size, tmp_path / "blob")
+        download.download_blob(f"{served.host}/t5x", wanted.digest, wanted.size, tmp_path / "blob")
         assert other.sent("GET") == [f"/{wanted.digest}"]
         assert [headers.get("Authorization") for headers in other.headers] == [None]
     assert any("Authorization" in headers for headers in served.headers)

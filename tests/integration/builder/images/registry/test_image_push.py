@@ -255,11 +255,11 @@ def test_a_blob_comes_whole_or_not_at_all(cache: Cache, served: Served, tmp_path
     image_push.push_image(cache, index, name)
     wanted = index.images[0].layers[1]
     served.faults += [Fault("truncate", "GET", "blobs"), Fault("corrupt", "GET", "blobs")]
-    download.fetch_blob(name, wanted.digest, wanted.size, tmp_path / "blob")
+    download.download_blob(name, wanted.digest, wanted.size, tmp_path / "blob")
     assert (tmp_path / "blob").read_bytes() == layer.blob_path(cache, wanted.digest).read_bytes()
     served.faults += [Fault("corrupt", "GET", "blobs", times=99)]
     with pytest.raises(UserError):
-        download.fetch_blob(name, wanted.digest, wanted.size, tmp_path / "bad")
+        download.download_blob(name, wanted.digest, wanted.size, tmp_path / "bad")
     assert sorted(each.name for each in tmp_path.iterdir() if "b" in each.name[:5]) == ["blob"]
 
 

@@ -222,7 +222,7 @@ def test_a_document_that_was_changed(
             False,
         )
         assert row["problem"].startswith(
-            f"reading document {digest[7:19]}… failed: a document came that is not {digest[:19]}…"
+            f"reading document {digest[7:19]}… failed: the registry sent a document that is not {digest[7:19]}…"
         )
         assert document["result"]["layers_read"] is False
         name = f"{served.host}/{NAME}@{digest}"
