@@ -1,10 +1,10 @@
-"""docs/reference/manifest.md, from the models that read manifest.yaml."""
+"""Render docs/reference/manifest.md from the pydantic models that read manifest.yaml."""
 
 from __future__ import annotations
 
 import inspect
 import types
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
 from builder.core import manifest
 
@@ -17,7 +17,7 @@ PAGE = "docs/reference/manifest.md"
 _HEAD = """# manifest.yaml
 
 *Reference: every key of `manifest.yaml`. Generated from builder/core/manifest.py by
-`python build.py docs`: edit there.*
+`python build.py docs`. Edit that file, not this page.*
 
 `manifest.yaml` says what is built, from which commits, and why. This is a small one:
 
@@ -29,7 +29,7 @@ After a change, run `python3 build.py lock`. [Add packages](../how-to/add-packag
 
 ## Syntax
 
-The file is YAML without its surprises. These are errors, and the message names the line:
+The file is a strict subset of YAML. These are errors, and the message names the line:
 
 - a key that this page does not have, or the same key twice
 - an anchor, an alias, a merge key or a tag
@@ -60,44 +60,68 @@ overrides:
 bases:
   trixie: {bootstrap: trixie, image: "debian:trixie-slim"}
 """
-# The type of a field -> its name, an example, and what is accepted.
-_TYPES: tuple[tuple[Any, str, str, str], ...] = (
-    (manifest.Name, "name", "`pax-1.4`", "lower-case letters, digits, dots and dashes"),
-    (
+
+
+class _NamedType(NamedTuple):
+    """A type of values, as the page presents it.
+
+    Attributes:
+        annotation: The `Annotated` type in builder/core/manifest.py.
+        name: Its name on the page.
+        example: A value, in Markdown.
+        accepted: Which values are accepted.
+    """
+
+    annotation: Any
+    name: str
+    example: str
+    accepted: str
+
+
+_TYPES: tuple[_NamedType, ...] = (
+    _NamedType(manifest.Name, "name", "`pax-1.4`", "lower-case letters, digits, dots and dashes"),
+    _NamedType(
         manifest.RepoPath,
         "path",
         "`patches/t5x`",
         "relative to the folder of the manifest, and below it",
     ),
-    (
+    _NamedType(
         manifest.Url,
         "URL",
         "`https://github.com/google/praxis.git`",
         "https or ssh; file with `--allow-protocol file`; no password",
     ),
-    (manifest.Branch, "branch", "`main`", "a branch or a tag"),
-    (manifest.Sha1, "commit", "40 hex digits", "the whole hash, in lower case"),
-    (manifest.Sha256, "sha256", "64 hex digits", "the whole hash, in lower case"),
-    (manifest.WheelPin, "release", "`paxml==1.4.0`", "a project and one version"),
-    (manifest.Release, "version", '`"2.20.2"`', "digits with points between them, in quotes"),
-    (manifest.PythonVersion, "Python version", '`"3.13"`', "3.11 to 3.19, in quotes"),
-    (manifest.Project, "project", "`rouge-score`", "the normalised name of a Python project"),
-    (
+    _NamedType(manifest.Branch, "branch", "`main`", "a branch or a tag"),
+    _NamedType(manifest.Sha1, "commit", "40 hex digits", "the whole hash, in lower case"),
+    _NamedType(manifest.Sha256, "sha256", "64 hex digits", "the whole hash, in lower case"),
+    _NamedType(manifest.WheelPin, "release", "`paxml==1.4.0`", "a project and one version"),
+    _NamedType(
+        manifest.Release, "version", '`"2.20.2"`', "digits with points between them, in quotes"
+    ),
+    _NamedType(manifest.PythonVersion, "Python version", '`"3.13"`', "3.11 to 3.19, in quotes"),
+    _NamedType(
+        manifest.Project, "project", "`rouge-score`", "the normalised name of a Python project"
+    ),
+    _NamedType(
         manifest.PackageRequirement,
         "requirement",
         "`protobuf==4.25.9`",
         "as in requirements files, without a URL",
     ),
-    (
+    _NamedType(
         manifest.EnvironmentMarker,
         "marker",
         "`python_version < '3.13'`",
         "an environment marker of Python packaging",
     ),
-    (manifest.Image, "image", "`debian:trixie-slim`", "the name of an image, and its tag"),
-    (manifest.Day, "day", '`"2027-12-31"`', "year, month and day, in quotes"),
-    (manifest.Why, "text", '`"has no wheel for Python 3.13"`', "ten characters or more"),
+    _NamedType(
+        manifest.Image, "image", "`debian:trixie-slim`", "the name of an image, and its tag"
+    ),
+    _NamedType(manifest.Day, "day", '`"2027-12-31"`', "year, month and day, in quotes"),
+    _NamedType(manifest.Why, "text", '`"has no wheel for Python 3.13"`', "ten characters or more"),
 )
+# The title of each section -> the model of its keys.
 _MODELS: dict[str, type[BaseModel]] = {
     "The top of the file": manifest.Manifest,
     "sources.NAME": manifest.Source,
@@ -112,13 +136,14 @@ _MODELS: dict[str, type[BaseModel]] = {
 
 
 def render() -> str:
-    """Return the whole page."""
-    type_rows = [f"| {name} | {example} | {accepted} |" for _, name, example, accepted in _TYPES]
-    tables = [_render_model(title, model) for title, model in _MODELS.items()]
-    return "\n".join([_HEAD.format(example=EXAMPLE) + "\n".join(type_rows), "", *tables])
+    """Return the text of the page."""
+    type_rows = [f"| {kind.name} | {kind.example} | {kind.accepted} |" for kind in _TYPES]
+    sections = [_render_section(title, model) for title, model in _MODELS.items()]
+    return "\n".join([_HEAD.format(example=EXAMPLE) + "\n".join(type_rows), "", *sections])
 
 
-def _render_model(title: str, model: type[BaseModel]) -> str:
+def _render_section(title: str, model: type[BaseModel]) -> str:
+    """Return a section: the docstring of a model, and the table of its keys."""
     lines = [
         f"## {title}",
         "",
@@ -133,32 +158,35 @@ def _render_model(title: str, model: type[BaseModel]) -> str:
 
 
 def _render_rows(model: type[BaseModel]) -> Iterator[str]:
+    """Yield a row of the table for each key of a model."""
     for name, field in model.model_fields.items():
-        kind = _describe_type(field.annotation, field.metadata)
+        type_text = _describe_type(field.annotation, field.metadata)
         required = "yes" if field.is_required() else "no"
-        yield f"| `{field.alias or name}` | {kind} | {required} | {field.description} |"
+        yield f"| `{field.alias or name}` | {type_text} | {required} | {field.description} |"
 
 
 def _describe_type(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     """Describe a type in the words of the page.
 
     Args:
-        annotation: the type of a field, or a part of it.
-        metadata: what pydantic took off an `Annotated` type.
+        annotation: The type of a field, or a part of it.
+        metadata: The metadata of an `Annotated` type. Pydantic keeps it apart from a field's type.
     """
-    for known, name, _, _ in _TYPES:
-        if set(get_args(known)[1:]) & {item for item in metadata if item.__hash__}:
-            return name
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    # An `Annotated` type is known by its validators: the bare type is nearly always `str`.
+    for kind in _TYPES:
+        if any(validator in metadata for validator in get_args(kind.annotation)[1:]):
+            return kind.name
     if hasattr(annotation, "__metadata__"):
         return _describe_type(annotation.__origin__, annotation.__metadata__)
+    origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is types.UnionType or str(origin) == "typing.Union":
+        # Each union is `X | None`: a key that is not required.
         (argument,) = [item for item in arguments if item is not types.NoneType]
         return _describe_type(argument)
     if origin is tuple:
-        item = _describe_type(arguments[0])
-        plural = any(item == name for _, name, _, _ in _TYPES)
-        return f"list of {item}{'s' if plural else ''}"
+        item_text = _describe_type(arguments[0])
+        is_named = any(item_text == kind.name for kind in _TYPES)
+        return f"list of {item_text}{'s' if is_named else ''}"
     if origin is dict:
         return f"mapping of names to {_link_model(arguments[1])}"
     if str(origin) == "typing.Literal":
@@ -167,7 +195,7 @@ def _describe_type(annotation: Any, metadata: Sequence[Any] = ()) -> str:
 
 
 def _link_model(model: Any) -> str:
-    """Return a link to the section of a model."""
+    """Return a link to the section of a model. The anchor is the one that GitHub makes."""
     (title,) = [title for title, known in _MODELS.items() if known is model]
     anchor = "".join(letter for letter in title.lower() if letter.isalnum() or letter == "-")
     return f"[{title}](#{anchor})"
