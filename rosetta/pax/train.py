@@ -1,7 +1,8 @@
 """The trainer of Pax: Paxml's program with rosetta's checks, reports and supervision.
 
-`python -m rosetta.pax.train` takes the options of paxml.main, and --evaluate_from. A mistake that
-the user can correct ends it with one line and status 2.
+`python -m rosetta.pax.train` takes the options of paxml.main and one more: --evaluate_from, the
+folder of checkpoints that --mode=eval reads. A mistake that the user can correct ends the process
+with one line and status 2.
 """
 
 from __future__ import annotations
@@ -37,17 +38,16 @@ _EXPERIMENT_ERRORS = (
 )
 
 _MEMORY_ADVICE = (
-    "take more microbatches (--fdl.NUM_MICROBATCHES=N), compute more of it again "
-    "(--fdl.CHECKPOINT_POLICY), or take a smaller batch (PERCORE_BATCH_SIZE)"
+    "use more microbatches (--fdl.NUM_MICROBATCHES=N), rematerialise more activations "
+    "(--fdl.CHECKPOINT_POLICY), or use a smaller batch (PERCORE_BATCH_SIZE)"
 )
 
 
 def main() -> None:
-    """Run paxml.main with the command line of this process.
-
-    There is one more option, --evaluate_from: the folder of checkpoints that --mode=eval reads.
-    """
+    """Run paxml.main with the command line of this process."""
     secrets.redact_standard_streams()
+    # The flags are not parsed yet, and a signal may come while the modules are imported. Only a
+    # run that trains obeys the signals to stop.
     if "--mode=eval" not in sys.argv:
         stop_signals.install_handlers()
     tensorflow_import.import_tensorflow()
@@ -57,6 +57,7 @@ def main() -> None:
     from fiddle import absl_flags
     from paxml import main as paxml_main
 
+    # paxml_main.main calls `run` after it has parsed the flags and built the experiment.
     checked_run = _CheckedRun(paxml_main, flags.FLAGS)
     paxml_main.run = checked_run.run
     epath.DEFINE_path(
@@ -79,45 +80,52 @@ def main() -> None:
             supervision.end_if_stopped(_finish_saves)
         raise
     except Exception as error:
-        _end_if_explained(error, checked_run.first_checkpoints)
+        _end_if_understood(error, checked_run.initial_checkpoints)
         raise
 
 
 @dataclass(frozen=True)
-class _FirstCheckpoints:
-    """The folder of the checkpoints that a run reads first, and whether the run trains."""
+class _InitialCheckpoints:
+    """The checkpoints whose newest one a run restores when it starts.
+
+    Attributes:
+      folder: The folder of the checkpoints.
+      trains: Whether the run trains, and not evaluates.
+    """
 
     folder: str
     trains: bool
 
 
 class _CheckedRun:
-    """Paxml's `run` with checks before it, and with rosetta's programs.
+    """A replacement of Paxml's `run` that checks the run first, and uses rosetta's programs.
+
+    A program, in Pax, is the code of one task of a run, such as training or evaluation.
 
     Attributes:
-      first_checkpoints: The checkpoints that the run reads first; None before the run starts.
+      initial_checkpoints: The checkpoints that the run restores from; None before the run starts.
     """
 
     def __init__(self, paxml_main: Any, options: Any) -> None:
-        # These modules are imported before the flags are parsed, like Paxml's own.
+        # Like Paxml's own modules, these are imported before the flags are parsed.
         from rosetta.pax import experiment, restore
 
         self._experiment_class = experiment.Experiment
         self._check_first_checkpoint = restore.check_first_checkpoint
         self._paxml_main, self._options = paxml_main, options
         self._run = paxml_main.run
-        self.first_checkpoints: _FirstCheckpoints | None = None
+        self.initial_checkpoints: _InitialCheckpoints | None = None
 
-    def run(self, experiment_config: Any, **more: Any) -> Any:
+    def run(self, experiment_config: Any, **arguments: Any) -> Any:
         """Check the run and its checkpoints, then run Paxml.
 
         Args:
           experiment_config: The experiment.
-          **more: Other arguments of Paxml's function.
+          **arguments: The other arguments of Paxml's `run`.
 
         Raises:
-          UserError: Another run uses the folder, or a checkpoint is damaged or is one of another
-            model.
+          UserError: Another run uses the folder, or the checkpoint to restore is damaged or
+            belongs to another model.
         """
         import jax
 
@@ -129,8 +137,8 @@ class _CheckedRun:
                 run_folder, "LOG_DIR", os.environ, jax.process_index(), jax.process_count()
             )
         folder = str(options.evaluate_from or f"{run_folder}/{preflight.CHECKPOINTS}")
-        self.first_checkpoints = _FirstCheckpoints(folder, trains)
-        _refuse_damaged(self.first_checkpoints)
+        self.initial_checkpoints = _InitialCheckpoints(folder, trains)
+        _refuse_damaged(self.initial_checkpoints)
         newest = stored_checkpoint.find_newest(folder)
         if newest and trains and jax.process_index() == 0:
             steps = run_folders.parse_checkpoint_step(newest)
@@ -139,34 +147,36 @@ class _CheckedRun:
             experiment_config.check_resume(run_folder)
             self._check_first_checkpoint(experiment_config, folder, trains=trains)
         _install_programs(experiment_config, self._paxml_main, options)
-        return self._run(experiment_config=experiment_config, **more)
+        return self._run(experiment_config=experiment_config, **arguments)
 
 
-def _end_if_explained(error: Exception, first_checkpoints: _FirstCheckpoints | None) -> None:
-    """End the process with one line if the cause of an error is known; else return.
+def _end_if_understood(error: Exception, initial_checkpoints: _InitialCheckpoints | None) -> None:
+    """End the process with one line if the error has a cause that the user can act on; else return.
 
     Args:
       error: The error that ended Paxml.
-      first_checkpoints: The checkpoints that the run reads first; None if Paxml failed before the
-        run started.
+      initial_checkpoints: The checkpoints that the run restores from; None if Paxml failed before
+        the run started.
     """
     supervision.end_if_stopped(_finish_saves)
     supervision.end_if_process_lost(error)
     supervision.end_if_step_failed(error, _MEMORY_ADVICE, _finish_saves)
-    if first_checkpoints:
+    if initial_checkpoints:
+        # Until a step is done, the cause may be a damaged array, which only a full read finds.
         if not supervision.has_trained():
-            _end_if_damaged(first_checkpoints)
+            _end_if_damaged(initial_checkpoints)
         return
+    # Paxml failed while it built the experiment from the flags.
     if not isinstance(error, _EXPERIMENT_ERRORS):
         return
     if exit_status.wants_traceback():
         traceback.print_exception(error)
     message_lines = [line for line in str(error).splitlines() if line]
-    fiddle_words = [word for word in sys.argv[1:] if word.startswith("--fdl")]
+    fiddle_flags = [flag for flag in sys.argv[1:] if flag.startswith("--fdl")]
     trainer_exit.exit_with_error(
         UserError(
             message_lines[0] if message_lines else type(error).__name__,
-            " ".join(fiddle_words),
+            " ".join(fiddle_flags),
             "correct the experiment's name or the hyper-parameter",
             kind=INVALID,
         )
@@ -174,13 +184,13 @@ def _end_if_explained(error: Exception, first_checkpoints: _FirstCheckpoints | N
 
 
 def _finish_saves() -> str | None:
-    """Wait for the save in progress, see checkpoint_saving.finish_saves."""
+    """Wait for the save in progress; return what checkpoint_saving.finish_saves returns."""
     from rosetta.pax import checkpoint_saving
 
     return checkpoint_saving.finish_saves()
 
 
-def _refuse_damaged(checkpoints: _FirstCheckpoints, *, read_values: bool = False) -> None:
+def _refuse_damaged(checkpoints: _InitialCheckpoints, *, read_values: bool = False) -> None:
     """Raise UserError if a file of the newest checkpoint is damaged.
 
     Args:
@@ -193,7 +203,7 @@ def _refuse_damaged(checkpoints: _FirstCheckpoints, *, read_values: bool = False
         raise checkpoint_files.explain_damage(newest, damage, resumes=checkpoints.trains)
 
 
-def _end_if_damaged(checkpoints: _FirstCheckpoints) -> None:
+def _end_if_damaged(checkpoints: _InitialCheckpoints) -> None:
     """End the process with one line if the newest checkpoint is damaged; else return."""
     try:
         _refuse_damaged(checkpoints, read_values=True)
@@ -202,12 +212,13 @@ def _end_if_damaged(checkpoints: _FirstCheckpoints) -> None:
 
 
 def _install_programs(experiment: Any, paxml_main: Any, options: Any) -> None:
-    """Set rosetta's programs in an experiment that has Paxml's, and where an evaluation reads from.
+    """Replace Paxml's programs in an experiment by rosetta's, and apply --evaluate_from.
 
-    Only rosetta's program for training obeys the signals to stop.
+    Programs that the experiment defines itself are kept. Only rosetta's program for training obeys
+    the signals to stop, so a run without it gets the default handlers back.
 
     Args:
-      experiment: The experiment, which is changed in place.
+      experiment: The experiment; its methods are replaced in place.
       paxml_main: The module paxml.main.
       options: The parsed options of Paxml.
     """
