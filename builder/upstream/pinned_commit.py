@@ -1,6 +1,6 @@
 """Read and verify all objects of a pinned commit: the commit, its trees and its files.
 
-Files that the manifest lists as absent are not needed, so they are not read.
+Files that the manifest lists under `absent` of the source are not exported, so they are not read.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Commit:
     """The header of a commit.
 
     Attributes:
-        tree: The name of its root tree.
-        parents: The names of its parents.
+        tree: The SHA-1 of its root tree.
+        parents: The SHA-1 of each parent.
         date: The committer's date, in seconds since 1970.
     """
 
@@ -51,63 +51,61 @@ def read_commit(reader: Reader, sha: str) -> Commit:
             "choose another source",
             kind=INVALID,
         )
-    return Commit(
-        tree[1], tuple(re.findall(r"^parent ([0-9a-f]{40})$", header, re.MULTILINE)), int(date[1])
-    )
+    parents = re.findall(r"^parent ([0-9a-f]{40})$", header, re.MULTILINE)
+    return Commit(tree[1], tuple(parents), int(date[1]))
 
 
-def check_absent(absent: Iterable[str], paths: Collection[str], name: str) -> None:
-    """Refuse a path that the manifest lists as absent and that the source does not have.
+def check_absent(absent: Iterable[str], paths: Collection[str], source_name: str) -> None:
+    """Check that the commit has each path that is left out, so that the list has no stale entries.
 
     Args:
-        absent: The paths that the manifest lists as absent.
-        paths: The paths of the source.
-        name: The source's name.
+        absent: The source's `absent` in the manifest: paths that are left out.
+        paths: The paths of the commit.
+        source_name: The source's name.
 
     Raises:
-        UserError: A listed path does not exist.
+        UserError: The commit does not have a listed path.
     """
     for path in absent:
         if path not in paths:
             raise UserError(
                 f"`absent` lists {path!r}, which the pinned commit does not have",
-                f"source {name}",
+                f"source {source_name}",
                 "remove that line from the manifest",
             )
 
 
-def verify_commit(reader: Reader, sha: str, absent: tuple[str, ...], name: str) -> None:
-    """Read all objects that a pinned commit needs. The reader hashes each of them.
+def verify_commit(reader: Reader, sha: str, absent: tuple[str, ...], source_name: str) -> None:
+    """Check that all objects that a pinned commit needs are there, intact and safe to write.
 
     Args:
-        reader: Reads the repository.
+        reader: Reads the objects of the repository, and checks the hash of each.
         sha: The commit.
-        absent: The paths that the manifest lists as absent.
-        name: The source's name.
+        absent: The source's `absent` in the manifest: paths that are left out.
+        source_name: The source's name.
 
     Raises:
         MissingObjectError: An object is missing.
         UserError: An object is corrupt, or the tree is unsafe.
     """
     entries = list_tree_files(reader, read_commit(reader, sha).tree)
-    check_absent(absent, {entry.path for entry in entries}, name)
+    check_absent(absent, {entry.path for entry in entries}, source_name)
     links: dict[str, str] = {}
     needed = exported_entries(entries, absent)
     for entry in needed:
-        content = _read_blob(reader, entry, sha, name)
+        content = _read_blob(reader, entry, sha, source_name)
         if entry.mode == LINK:
             links[entry.path] = content.decode("utf-8", "surrogateescape")
     check_layout(needed, links, reader.where)
 
 
-def _read_blob(reader: Reader, entry: Entry, commit: str, name: str) -> bytes:
+def _read_blob(reader: Reader, entry: Entry, commit_sha: str, source_name: str) -> bytes:
     """Return the content of a file; if it is missing, the error names its path."""
     try:
         return reader.read(entry.sha, "blob")
     except MissingObjectError as error:
-        problem = f"lacks the content of {entry.path} (object {entry.sha}) at commit {commit}"
         raise MissingObjectError(
-            problem,
+            f"lacks the content of {entry.path} (object {entry.sha}) at commit {commit_sha}",
             reader.where,
-            f"use a complete clone, or list the path under sources.{name}.absent",
+            f"use a complete clone, or list the path under sources.{source_name}.absent",
         ) from error
