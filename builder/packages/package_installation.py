@@ -266,7 +266,7 @@ def _replace_edited(
     log.warn(
         f"uv's cache holds files that were edited: {wheel_record.describe_edits(edited)}; the "
         "builder downloads them again without that cache; to repair the cache: "
-        f"{wheel_record.clean_command(edited)}"
+        f"{wheel_record.make_clean_command(edited)}"
     )
     requirements.write_text("".join(lines), encoding="utf-8")
     options = (

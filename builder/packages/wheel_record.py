@@ -19,56 +19,67 @@ _SHA256 = "sha256="
 
 
 def find_edited_files(site: Path) -> dict[str, str]:
-    """Return an edited file for each project of a site-packages folder that has one.
+    """Return the projects of a site-packages folder with an edited file, each with the first one.
 
-    A file is edited if its hash differs from the one in RECORD. If two wheels have the same file,
-    either hash is accepted. Rows without a hash are skipped.
+    A file is edited if it is missing, or if its hash differs from the one in RECORD. If two wheels
+    have the same file, either hash is accepted. Rows without a hash are skipped.
+
+    Returns:
+        The path of the file below `site`, by the project's normalised name.
     """
-    digests: dict[str, set[str]] = {}
-    projects: dict[str, str] = {}
+    recorded_digests: dict[str, set[str]] = {}  # by path
+    project_of_path: dict[str, str] = {}
     for info in sorted(site.glob("*.dist-info")):
-        project = _project_name(info)
+        project = _parse_project_name(info)
         for path, digest in _read_rows(info / "RECORD"):
-            digests.setdefault(path, set()).add(digest)
-            projects.setdefault(path, project)
-    paths = sorted(digests)
+            recorded_digests.setdefault(path, set()).add(digest)
+            project_of_path.setdefault(path, project)
+    paths = sorted(recorded_digests)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         actual_digests = pool.map(lambda path: _hash_file(f"{site}/{path}"), paths)
     edited: dict[str, str] = {}
     for path, actual in zip(paths, actual_digests, strict=True):
-        if actual not in digests[path]:
-            edited.setdefault(projects[path], path)
+        if actual not in recorded_digests[path]:
+            edited.setdefault(project_of_path[path], path)
     return edited
 
 
-def _project_name(info: Path) -> str:
+def _parse_project_name(info: Path) -> str:
+    """Return the normalised name of a project from the path of its .dist-info folder."""
     name = info.name.removesuffix(".dist-info").rpartition("-")[0]
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def require_unedited(site: Path, where: str) -> None:
-    """Raise UserError if an installed file differs from its wheel."""
+    """Raise UserError if an installed file differs from its wheel.
+
+    The files may be hard links into uv's cache, so an edited file is edited in the cache too.
+
+    Args:
+        site: The site-packages folder that uv installed into.
+        where: The place that the error names.
+    """
     if edited := find_edited_files(site):
         raise UserError(
             f"uv's cache has files that differ from the locked wheels: {describe_edits(edited)}",
             where,
-            f"{clean_command(edited)}, and run again (without --offline)",
+            f"{make_clean_command(edited)}, and run again (without --offline)",
         )
 
 
 def describe_edits(edited: dict[str, str]) -> str:
-    """Return a text with up to three of the files that `find_edited_files` returned."""
+    """Return a text that names up to three of the files from `find_edited_files`."""
     files = [f"{path} of {project}" for project, path in sorted(edited.items())]
     return ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
 
 
-def clean_command(edited: dict[str, str]) -> str:
+def make_clean_command(edited: dict[str, str]) -> str:
     """Return the command that removes the edited projects from uv's cache."""
     return f"uv cache clean {' '.join(sorted(edited))}"
 
 
 def _read_rows(record: Path) -> list[tuple[str, str]]:
-    """Return the path and the hash of each row that has one."""
+    """Return the path and the sha256 of each row of a RECORD file that has a sha256."""
     with open(record, encoding="utf-8", newline="") as file:
         return [
             (row[0], row[1].removeprefix(_SHA256))
@@ -78,7 +89,10 @@ def _read_rows(record: Path) -> list[tuple[str, str]]:
 
 
 def _hash_file(file: str) -> str:
-    """Return the sha256 of a file in the form of RECORD; "" if it is missing."""
+    """Return the sha256 of a file in RECORD's encoding, base64 without padding.
+
+    "" if the file cannot be read.
+    """
     try:
         with open(file, "rb") as content:
             raw = hashlib.file_digest(content, "sha256").digest()
