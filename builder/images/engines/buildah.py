@@ -352,7 +352,7 @@ def _find_published_digest(name: str, skopeo_options: Sequence[str]) -> str:
             *skopeo_options,
             "--",
             f"docker://{name}",
-            into=manifest,
+            output_file=manifest,
             check=False,
         )
         return "" if done.returncode else oci_documents.compute_digest(manifest.read_bytes())

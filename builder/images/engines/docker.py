@@ -144,7 +144,9 @@ class Docker:
 
     def save(self, tag: str, file: Path) -> None:
         """Write an image as an archive."""
-        engine_program.run_program("docker", "save", "--", tag, into=file, where="docker save")
+        engine_program.run_program(
+            "docker", "save", "--", tag, output_file=file, where="docker save"
+        )
 
     def remove(self, tags: Sequence[str]) -> None:
         """Remove names of images; names that do not exist are ignored."""
@@ -221,7 +223,9 @@ class Docker:
         self, temporary: str, index: Index, write: Callable[[IO[bytes]], None]
     ) -> None:
         """Load an archive that `write` writes, and check that the image is there and complete."""
-        engine_program.run_program("docker", "load", "--quiet", feed=write, where="docker load")
+        engine_program.run_program(
+            "docker", "load", "--quiet", write_input=write, where="docker load"
+        )
         if self.find_digest(temporary) not in _known_digests(index):
             raise UserError(
                 "docker has another image than it was given",

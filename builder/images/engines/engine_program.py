@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from builder.core.secrets import redact
 from builder.core.subprocesses import join_lines
@@ -27,10 +27,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-# Patterns of engines' messages: what they mean, what to do, and the kind of the error. The first
-# pattern that matches counts.
-_MEANINGS = (
-    (
+
+class _KnownFailure(NamedTuple):
+    """A failure of engines that their messages show.
+
+    Attributes:
+        pattern: A regular expression that the message matches, in any case of its letters.
+        problem: What is wrong, in words for the user.
+        remedy: What the user can do.
+        kind: The kind of the error.
+    """
+
+    pattern: str
+    problem: str
+    remedy: str
+    kind: str
+
+
+# The first pattern that matches counts. The output of a script inside the container is searched for
+# _MACHINE_FAILURES only: there, "connection refused" is about a package archive, not a registry.
+_MACHINE_FAILURES = (
+    _KnownFailure(
         r"no space left on device|disk quota exceeded",
         "the disk is full",
         (
@@ -39,7 +56,7 @@ _MEANINGS = (
         ),
         TOO_BIG,
     ),
-    (
+    _KnownFailure(
         r"exec format error|exec user process caused",
         "the engine cannot run programs of that architecture",
         (
@@ -48,13 +65,16 @@ _MEANINGS = (
         ),
         UNSUPPORTED,
     ),
-    (
+)
+_KNOWN_FAILURES = (
+    *_MACHINE_FAILURES,
+    _KnownFailure(
         r"permission denied while trying to connect|connect: permission denied",
-        "the Docker daemon does not let this user in",
+        "the Docker daemon refuses connections from this user",
         "add the user to the group docker and log in again, or give --engine buildah",
         DENIED,
     ),
-    (
+    _KnownFailure(
         (
             r"cannot connect to the docker daemon|is the docker daemon running|error during "
             r"connect|docker\.sock: no such file|failed to connect to the docker api"
@@ -63,34 +83,34 @@ _MEANINGS = (
         "start it (systemctl start docker), set DOCKER_HOST, or give --engine buildah",
         UNREACHABLE,
     ),
-    (
+    _KnownFailure(
         (
             r"buildx component is missing|buildkit is enabled but|unknown flag: "
             r"--(secret|progress)|the --mount option requires buildkit"
         ),
-        "docker has no BuildKit",
+        "Docker's BuildKit is not installed",
         (
             "install docker-buildx (docker-buildx-plugin in Docker's own packages), or give "
             "--engine buildah"
         ),
         MISSING,
     ),
-    (
+    _KnownFailure(
         (
             r"no matching manifest for|no image found in (image index|manifest list)|does not "
             r"provide the specified platform|does not match the specified platform"
         ),
-        "the image is not there for that architecture",
+        "the image is not available for that architecture",
         "give another --base or --platform",
         UNSUPPORTED,
     ),
-    (
+    _KnownFailure(
         r"unauthorized|authentication required|denied: ",
-        "the registry does not let this user have the image, or has none of that name",
+        "the registry denies access to the image, or has no image of that name",
         "log in to it (docker login, buildah login), or check the name",
         DENIED,
     ),
-    (
+    _KnownFailure(
         (
             r"manifest unknown|pull access denied|repository does not exist|: not found|image not "
             r"known|no such image|name unknown"
@@ -99,7 +119,7 @@ _MEANINGS = (
         "check its name and tag",
         MISSING,
     ),
-    (
+    _KnownFailure(
         (
             r"no such host|dial tcp|i/o timeout|tls handshake|x509|connection refused|temporary "
             r"failure|network is unreachable|server misbehaving"
@@ -109,17 +129,19 @@ _MEANINGS = (
         UNREACHABLE,
     ),
 )
+# Progress, empty lines and quotes from the Dockerfile.
 _NOISE_LINE = re.compile(
     r"^(#\d+ "
     r"(CACHED|DONE|\.\.\.|\[|transferring|sha256|exporting)|-+$|\s*>|\s*$|"
     r"Dockerfile\.base:\d+$|\s+\d+ \||Storing signatures|Writing manifest|"
     r"Copying (blob|config)|time=)"
 )
-# What engines put before the reason of a failed step. _STATUS_ONLY is a message without a reason.
+# The words that engines put before the reason why a step failed.
 _WRAPPER = re.compile(
     r'(failed to (build|solve): |building at STEP ".*?": |process ".*" did not complete '
     r"successfully: |while running runtime: )"
 )
+# A message that has an exit status and no reason.
 _STATUS_ONLY = re.compile(r"exit (code|status):? \d+")
 _SHOWN_LINES = 5  # lines of an engine's message that an error shows
 
@@ -128,8 +150,8 @@ def run_program(
     *argv: str,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    feed: Callable[[IO[bytes]], None] | None = None,
-    into: Path | None = None,
+    write_input: Callable[[IO[bytes]], None] | None = None,
+    output_file: Path | None = None,
     where: str = "",
     check: bool = True,
 ) -> subprocess.CompletedProcess[str]:
@@ -137,26 +159,27 @@ def run_program(
 
     Args:
         *argv: The program and its arguments.
-        env: Added to the environment.
+        env: Variables to set in addition to those of this process.
         cwd: The folder to run in.
-        feed: Writes the standard input, if given.
-        into: A file for the standard output, if given.
-        where: What the error names as its place.
-        check: Whether a bad exit status is an error.
+        write_input: Writes the program's standard input to the stream it gets; None for no input.
+        output_file: The file to write the standard output to; None to return the output.
+        where: The place that an error names; "" for the start of the command.
+        check: Whether to raise an error if the exit status is not 0.
 
     Raises:
         UserError: The program is missing, or failed and `check` is set.
     """
     with contextlib.ExitStack() as stack:
-        out: IO[bytes] = stack.enter_context(open(into, "wb") if into else tempfile.TemporaryFile())  # noqa: SIM115 - closed by the stack
-        err: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())
+        opened = open(output_file, "wb") if output_file else tempfile.TemporaryFile()  # noqa: SIM115 - closed by the stack
+        stdout_file: IO[bytes] = stack.enter_context(opened)
+        stderr_file: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())
         environment = _make_environment(argv[0], env)
         try:
             process = subprocess.Popen(
-                [*_kill_with_parent(argv[0], environment.get("PATH")), *argv],
-                stdin=subprocess.PIPE if feed else subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
+                [*_make_parent_death_prefix(argv[0], environment.get("PATH")), *argv],
+                stdin=subprocess.PIPE if write_input else subprocess.DEVNULL,
+                stdout=stdout_file,
+                stderr=stderr_file,
                 env=environment,
                 cwd=cwd,
             )
@@ -169,23 +192,27 @@ def run_program(
                 value=argv[0],
             ) from error
         try:
-            if feed and process.stdin:
-                # If the program gave up reading, its own message says why.
+            if write_input and process.stdin:
+                # If the program stopped reading, its own message says why.
                 with contextlib.suppress(BrokenPipeError), process.stdin as stream:
-                    feed(stream)
+                    write_input(stream)
             process.wait()
         except BaseException:
             process.kill()
             process.wait()
             raise
-        stdout, stderr = "" if into else _read_text(out), _read_text(err)
-    done = subprocess.CompletedProcess(argv, process.returncode, stdout, stderr)
-    if check and done.returncode:
-        raise explain_failure(f"{done.stdout}\n{done.stderr}", where or " ".join(argv[:2]))
-    return done
+        stdout = "" if output_file else _read_text(stdout_file)
+        stderr = _read_text(stderr_file)
+    completed = subprocess.CompletedProcess(argv, process.returncode, stdout, stderr)
+    if check and completed.returncode:
+        raise explain_failure(
+            f"{completed.stdout}\n{completed.stderr}", where or " ".join(argv[:2])
+        )
+    return completed
 
 
 def _make_environment(program: str, env: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the environment of a program: this process's, messages in English, and `env`."""
     environment = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
     settings = os.path.join(environment.get("DOCKER_CONFIG", ""), "config.json")
     if program != "docker" and not os.path.exists(settings):
@@ -194,10 +221,11 @@ def _make_environment(program: str, env: Mapping[str, str] | None) -> dict[str, 
     return environment
 
 
-def _kill_with_parent(program: str, path: str | None) -> list[str]:
-    """Return the words before a program that make the kernel kill it when the builder dies.
+def _make_parent_death_prefix(program: str, path: str | None) -> list[str]:
+    """Return the start of a command line that makes the kernel kill the program with the builder.
 
-    Otherwise the program would go on, and give its image a name that the next run has removed.
+    Otherwise the program would outlive the builder and tag its image after the next run has
+    removed that tag. The prefix is empty if setpriv or the program is not installed.
     """
     if shutil.which("setpriv", path=path) and shutil.which(program, path=path):
         return ["setpriv", "--pdeathsig", "KILL", "--"]
@@ -214,18 +242,21 @@ def explain_failure(output: str, where: str) -> UserError:
 
     Args:
         output: What the program printed.
-        where: What the error names as its place.
+        where: The place that the error names.
     """
     output = _drop_warnings(output)
-    # docker/install-packages marks its own errors with "rosetta: ".
-    own_errors = re.findall(r"(?m)^(?:#\d+ [\d.]+ )?rosetta: (.+)$", output)
-    for pattern, what, do, kind in _MEANINGS[:2] if own_errors else _MEANINGS:
-        if match := re.search(pattern, output, re.IGNORECASE):
-            line = _find_line(output, match.group(0))
-            return UserError(f"{what} ({_shorten_line(line)})", where, do, kind=kind)
+    # The script docker/install-packages, which runs inside the container, marks its own errors with
+    # "rosetta: ".
+    script_errors = re.findall(r"(?m)^(?:#\d+ [\d.]+ )?rosetta: (.+)$", output)
+    for failure in _MACHINE_FAILURES if script_errors else _KNOWN_FAILURES:
+        if match := re.search(failure.pattern, output, re.IGNORECASE):
+            line = _shorten_line(_find_line(output, match.group(0)))
+            return UserError(
+                f"{failure.problem} ({line})", where, failure.remedy, kind=failure.kind
+            )
     lines = [line for line in output.splitlines() if not _NOISE_LINE.match(line)]
-    if own_errors:
-        message = own_errors[-1]
+    if script_errors:
+        message = script_errors[-1]
         apt_errors = [line for line in lines if re.match(r"(#\d+ [\d.]+ )?E: ", line)]
         if apt_errors:
             message += f" ({_shorten_line(apt_errors[0])})"
@@ -243,7 +274,7 @@ def explain_failure(output: str, where: str) -> UserError:
     return UserError(
         join_lines((reasons or messages)[-_SHOWN_LINES:]),
         where,
-        "correct what the engine's message names, then run again",
+        "correct the problem in the engine's message, then run again",
         kind=FAILED,
     )
 

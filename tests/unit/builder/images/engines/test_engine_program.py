@@ -21,8 +21,8 @@ def test_input_and_output(tmp_path: Path) -> None:
         "sh",
         "-c",
         "cat; echo err >&2",
-        feed=lambda out: out.write(b"in"),  # type: ignore[arg-type]
-        into=tmp_path / "out",
+        write_input=lambda out: out.write(b"in"),  # type: ignore[arg-type]
+        output_file=tmp_path / "out",
     )
     assert (done.returncode, (tmp_path / "out").read_bytes(), done.stderr) == (0, b"in", "err\n")
     assert engine_program.run_program("sh", "-c", "exit 3", check=False).returncode == 3
@@ -45,7 +45,7 @@ def test_one_that_stops_reading_is_judged_by_its_own_words() -> None:
 
     with errors.expect_user_error(errors.TOO_BIG, where="sh -c", names="/x"):
         engine_program.run_program(
-            "sh", "-c", "echo 'write /x: no space left on device' >&2; exit 1", feed=feed
+            "sh", "-c", "echo 'write /x: no space left on device' >&2; exit 1", write_input=feed
         )
 
 
@@ -54,7 +54,7 @@ def test_what_stops_the_feeding_stops_the_program() -> None:
         raise UserError("is gone", "blob", "run again", kind=errors.MISSING)
 
     with errors.expect_user_error(errors.MISSING, where="blob", remedy="run again"):
-        engine_program.run_program("sh", "-c", "cat > /dev/null", feed=feed)
+        engine_program.run_program("sh", "-c", "cat > /dev/null", write_input=feed)
 
 
 @pytest.mark.parametrize(
