@@ -2,12 +2,18 @@
 
     .venv/bin/python -m bench.startup --env build/t5x-cpu [--times 3] [--warm]
 
-Upstream's side is what its GPU script for T5 1.1 runs, with its model, optimizer, run and task
-files, but without the flag that today's XLA does not have. Our side is what `rosetta t5x pretrain`
-runs without any switch. Both sides use the same text, vocabulary, lengths, batch and dtype, and one
-process; their bytecode was written before. There is no compilation cache, as JAX's default is.
-With --warm there is one, and an earlier run has filled it. The time ends when a run reports the
-loss of step 1. The sides take turns, and the program prints one JSON document with medians.
+The two sides are:
+
+- upstream: what its GPU script for T5 1.1 runs, with the script's model, optimizer, run and task
+  files. The script sets an XLA flag that today's XLA does not have; this benchmark leaves it out.
+- rosetta: what `rosetta t5x pretrain` runs without options.
+
+Both sides use one process and the same text, vocabulary, lengths, batch and dtype. Their bytecode
+is compiled before the measurement. There is no compilation cache, which is JAX's default. With
+--warm there is one, and one run of each side fills it before the measurement.
+
+The time ends when a run reports the loss of step 1. The sides take turns. The program prints one
+JSON document with the samples and their medians.
 """
 
 from __future__ import annotations
@@ -32,13 +38,13 @@ from rosetta.selftest import sample_text
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST_STEP = re.compile(rb"\[1\] .*cross_ent_loss=")
-# Lines of the log that end a phase.
+# The name of each phase -> the line of the log that ends it, of either side.
 PHASE_ENDS = {
     "gin read": rb"Gin Configuration|gin_utils.py:90",
     "state": rb"Initialize/restore complete",
     "compiled": rb"BEGIN Train loop",
 }
-LENGTHS = "{'inputs': 64, 'targets': 32}"
+LENGTHS = "{'inputs': 64, 'targets': 32}"  # in gin's syntax
 TASK = """
 import functools, os
 import seqio
@@ -73,7 +79,12 @@ seqio.SentencePieceVocabulary.sentencepiece_model_file = "@VOCAB@"
 
 
 class Side(NamedTuple):
-    """What is started: the arguments, except those of the model folder, and the environment."""
+    """The command of one side.
+
+    Attributes:
+        argv: The program and its arguments. `time_start` adds the model folder and the steps.
+        environment: The environment variables.
+    """
 
     argv: list[str]
     environment: dict[str, str]
@@ -92,21 +103,31 @@ def _prepare_sides(
         vocab: A SentencePiece model.
         text: The training text.
     """
-    (scratch / "bench_startup_task.py").write_text(TASK, encoding="utf-8")
-    gin = GIN.replace("@SIZE@", size).replace("@LENGTHS@", LENGTHS).replace("@VOCAB@", str(vocab))
-    (scratch / "upstream.gin").write_text(gin, encoding="utf-8")
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "JAX_"))
     }
     environment |= {"JAX_PLATFORMS": "cpu", "BENCH_VOCAB": str(vocab), "BENCH_TEXT": str(text)}
-    ours = scratch / "ours"
+    rosetta_copy = scratch / "rosetta_copy"
     shutil.copytree(
-        ROOT / "rosetta", ours / "rosetta", ignore=shutil.ignore_patterns("__pycache__")
+        ROOT / "rosetta", rosetta_copy / "rosetta", ignore=shutil.ignore_patterns("__pycache__")
     )
+    (scratch / "bench_startup_task.py").write_text(TASK, encoding="utf-8")
+    gin = GIN.replace("@SIZE@", size).replace("@LENGTHS@", LENGTHS).replace("@VOCAB@", str(vocab))
+    (scratch / "upstream.gin").write_text(gin, encoding="utf-8")
+    # Both sides import from the scratch folder.
     compileall.compile_dir(scratch, quiet=1)
     program = [str(python), "-u", "-P", "-m"]
-    upstream = [
-        *program,
+    upstream = [*program, *_list_upstream_arguments(tree, scratch)]
+    rosetta = [*program, *_list_rosetta_arguments(rosetta_copy, size, vocab, text)]
+    return {
+        "upstream": Side(upstream, environment | {"PYTHONPATH": f"{tree}:{scratch}"}),
+        "rosetta": Side(rosetta, environment | {"PYTHONPATH": f"{rosetta_copy}:{tree}"}),
+    }
+
+
+def _list_upstream_arguments(tree: Path, scratch: Path) -> list[str]:
+    """Return the module of upstream's trainer and its arguments."""
+    return [
         "t5x.train",
         f"--gin_search_paths={tree},{scratch}",
         "--gin_file=upstream.gin",
@@ -117,10 +138,13 @@ def _prepare_sides(
         "--gin.train/utils.DatasetConfig.pack=False",
         "--gin.trainer.Trainer.num_microbatches=1",
     ]
-    rosetta = [
-        *program,
+
+
+def _list_rosetta_arguments(rosetta_copy: Path, size: str, vocab: Path, text: Path) -> list[str]:
+    """Return the module of rosetta's trainer and its arguments."""
+    return [
         "rosetta.t5x.train",
-        f"--gin_search_paths={ours}",
+        f"--gin_search_paths={rosetta_copy}",
         f"--gin_file=rosetta/t5x/gin/t5_1_1/{size}.gin",
         "--gin_file=rosetta/t5x/gin/runs/pretrain.gin",
         f'--gin.VOCAB="{vocab}"',
@@ -131,18 +155,14 @@ def _prepare_sides(
         f"--gin.TASK_FEATURE_LENGTHS={LENGTHS}",
         "--gin.DROPOUT_RATE=0.1",
     ]
-    return {
-        "upstream": Side(upstream, environment | {"PYTHONPATH": f"{tree}:{scratch}"}),
-        "rosetta": Side(rosetta, environment | {"PYTHONPATH": f"{ours}:{tree}"}),
-    }
 
 
 def time_start(side: Side, model_dir: Path) -> dict[str, float]:
     """Start a run, and stop it when it reports its first step.
 
     Returns:
-        The seconds from the start to the end of each phase, and to the first step, and the seconds
-        of processor time.
+        Seconds by name: from the start to the end of each phase, from the start to the "first
+        step", and "processor" time.
     """
     shutil.rmtree(model_dir, ignore_errors=True)
     argv = [*side.argv, f'--gin.MODEL_DIR="{model_dir}"', "--gin.TRAIN_STEPS=2"]
@@ -157,8 +177,8 @@ def time_start(side: Side, model_dir: Path) -> dict[str, float]:
         for line in child.stdout:
             last_lines.append(line)
             now = time.perf_counter() - start
-            for phase, end in PHASE_ENDS.items():
-                if phase not in seconds and re.search(end, line):
+            for phase, pattern in PHASE_ENDS.items():
+                if phase not in seconds and re.search(pattern, line):
                     seconds[phase] = now
             if FIRST_STEP.search(line):
                 seconds["first step"] = now
@@ -175,9 +195,14 @@ def time_start(side: Side, model_dir: Path) -> dict[str, float]:
 
 
 def compute_speedup(samples: dict[str, list[dict[str, float]]], figure: str) -> float:
-    """Return the median, over all turns, of upstream's figure divided by ours."""
-    pairs = zip(samples["upstream"], samples["rosetta"], strict=True)
-    return statistics.median(theirs[figure] / ours[figure] for theirs, ours in pairs)
+    """Return the median, over all turns, of upstream's seconds divided by rosetta's.
+
+    Args:
+        samples: The results of `time_start` in each turn, by side.
+        figure: The name of the seconds, such as "first step".
+    """
+    turns = zip(samples["upstream"], samples["rosetta"], strict=True)
+    return statistics.median(upstream[figure] / rosetta[figure] for upstream, rosetta in turns)
 
 
 def _compute_medians(turns: list[dict[str, float]]) -> dict[str, float]:
@@ -201,7 +226,7 @@ def main() -> None:
     parser.add_argument(
         "--scratch",
         type=Path,
-        help="a folder with room for a checkpoint (default: that of temporary files)",
+        help="a folder with room for a checkpoint (default: the system's temporary one)",
     )
     args = parser.parse_args()
     root = args.env.resolve() / "opt"
@@ -223,6 +248,7 @@ def main() -> None:
                 side.environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
                 time_start(side, scratch / "model")
         for turn in range(args.times):
+            # Each side is the first one in every other turn.
             for name in sorted(sides, reverse=turn % 2 == 0):
                 samples[name].append(time_start(sides[name], scratch / "model"))
                 print(name, samples[name][-1], file=sys.stderr, flush=True)
