@@ -1,7 +1,7 @@
-"""A parser of gin files and a writer of gin literals, by gin's own grammar (see gin_reader).
+"""Parse gin files without gin, and write gin literals.
 
-Gin is not installed where a run is described or submitted. The test test_gin_comparison compares
-this module and gin_reader with gin.
+Gin is not installed where a run is described or submitted. This module knows the grammar of gin;
+gin_reader resolves the names. The test test_gin_comparison compares both with gin.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 _IDENTIFIER = re.compile(r"[a-zA-Z_]\w*")
 _DOTTED = re.compile(r"[a-zA-Z_]\w*(\.[a-zA-Z_]\w*)*")
-_BASIC = (tokenize.NAME, tokenize.NUMBER, tokenize.STRING)
-_BETWEEN_ITEMS = (tokenize.COMMENT, tokenize.NL)
+# The tokens of simple values: numbers, strings, and the names True, False and None.
+_SIMPLE_VALUES = (tokenize.NAME, tokenize.NUMBER, tokenize.STRING)
+_COMMENTS_AND_BLANKS = (tokenize.COMMENT, tokenize.NL)
 _INDENTATION = (tokenize.INDENT, tokenize.DEDENT)
-_CLOSING = {"(": ")", "[": "]", "{": "}"}
+_CLOSING_BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
 class NotGinError(ValueError):
-    """A text that gin refuses."""
+    """The text is not valid gin. The message says where."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,11 @@ class Macro:
 
 @dataclass(frozen=True)
 class Reference:
-    """`@scope/name`, or `@scope/name()` if gin calls the configurable.
+    """`@scope/name` is a configurable itself, `@scope/name()` is what it returns when called.
 
     Attributes:
       name: the name as written; gin_reader replaces it with the full name.
-      called: whether the value is what the configurable returns, and not the configurable itself.
+      called: whether the parentheses are there.
       scope: the scope; "" for none.
     """
 
@@ -76,13 +77,17 @@ class Binding:
 class Import:
     """An import statement.
 
+    | statement | name | module | imported | registered |
+    |---|---|---|---|---|
+    | `import a.b` | a | a | a.b | a |
+    | `from a import b` | b | a.b | a.b | a.b |
+    | `from a import b as c` | c | a.b | a.b | a.c |
+
     Attributes:
       name: the name that the file can use afterwards.
       module: the module that the name stands for.
-      imported: the module that is imported. `import a.b` imports a.b, and its name `a` stands
-        for a.
-      registered: the name under which gin registers the module; for `from a import b as c` it is
-        a.c.
+      imported: the module that is imported.
+      registered: the name under which gin registers the module.
     """
 
     name: str
@@ -93,7 +98,12 @@ class Import:
 
 @dataclass(frozen=True)
 class Include:
-    """A statement that includes another file, which gin reads at this place."""
+    """A statement that includes another file, which gin reads at this place.
+
+    Attributes:
+      path: the path of the other file, as written.
+      line: the line of the statement; the first line is 1.
+    """
 
     path: str
     line: int
@@ -102,7 +112,7 @@ class Include:
 def format_literal(value: object) -> str:
     """Return a gin literal for a string, number, None, boolean, or a dict or tuple of them."""
     if isinstance(value, str):
-        # Gin reads Python's escapes, which JSON's are too.
+        # Gin reads strings as Python does. A JSON string is also a valid Python string.
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict):
         items = (f"{format_literal(key)}: {format_literal(item)}" for key, item in value.items())
@@ -117,25 +127,26 @@ def parse_statements(read_line: Callable[[], str]) -> Iterator[Binding | Import 
       read_line: returns the next line of the file; "" at the end of the file.
 
     Raises:
-      NotGinError: gin refuses the text at this place.
+      NotGinError: the text is not valid gin.
     """
     lines: list[str] = []
 
-    def read_and_keep() -> str:
+    def read_and_record() -> str:
         lines.append(read_line())
         return lines[-1]
 
     try:
-        tokens = list(tokenize.generate_tokens(read_and_keep))
+        tokens = list(tokenize.generate_tokens(read_and_record))
     except (tokenize.TokenError, SyntaxError) as error:
         raise NotGinError(str(error)) from error
-    yield from _Parser(tokens, lines).statements()
+    yield from _Parser(tokens, lines).parse_statements()
 
 
 class _Parser:
     """A recursive-descent parser over the tokens of a text.
 
-    Each method reads what its name says, and the comments and line ends after it.
+    Each `_parse_` method reads one construct, and the comments and line ends after it. It raises
+    NotGinError if the text is something else.
     """
 
     def __init__(self, tokens: list[tokenize.TokenInfo], lines: list[str]) -> None:
@@ -149,114 +160,119 @@ class _Parser:
         return self._tokens[self._index]
 
     def _fail(self) -> NoReturn:
-        raise NotGinError(f"line {self._token.start[0]}: {self._token.string!r}")
+        token = self._token
+        raise NotGinError(f"line {token.start[0]}: unexpected {token.string!r}")
 
-    def _next(self) -> None:
+    def _advance(self) -> None:
         self._index += 1
 
     def _skip(self, types: tuple[int, ...] = ()) -> None:
-        """Skip tokens of these types; by default, those that gin allows inside a statement."""
+        """Skip tokens of these types; if there are none, those that gin allows in a statement."""
         if not types:
-            types = _BETWEEN_ITEMS if self._in_block else (*_BETWEEN_ITEMS, *_INDENTATION)
+            types = _COMMENTS_AND_BLANKS
+            if not self._in_block:
+                # Outside a block, gin ignores the indentation of lines.
+                types += _INDENTATION
         while self._token.type in types:
-            self._next()
+            self._advance()
 
     def _expect(self, expected: int | str) -> None:
         """Read a token of this text or type."""
         actual = self._token.string if isinstance(expected, str) else self._token.type
         if actual != expected:
             self._fail()
-        self._next()
+        self._advance()
 
-    def statements(self) -> Iterator[Binding | Import | Include]:
+    def parse_statements(self) -> Iterator[Binding | Import | Include]:
         """Yield the statements up to the end of the text."""
         self._skip()
         while self._token.type != tokenize.ENDMARKER:
-            yield from self._statement()
+            yield from self._parse_statement()
             if self._token.type not in (tokenize.NEWLINE, tokenize.DEDENT, tokenize.ENDMARKER):
                 self._fail()
             if self._token.type != tokenize.ENDMARKER:
-                self._next()
+                self._advance()
             self._skip()
 
-    def _statement(self) -> Iterator[Binding | Import | Include]:
+    def _parse_statement(self) -> Iterator[Binding | Import | Include]:
         line = self._token.start[0]
-        key = self._selector()
+        key = self._parse_selector()
         if self._token.string == "=":
             scope, _, selector = key.rpartition("/")
             selector, _, parameter = selector.rpartition(".")
             if selector:
-                yield self._binding(scope, selector, parameter, line)
+                yield self._parse_binding(scope, selector, parameter, line)
             else:
-                yield self._binding("", key, "", line)
+                yield self._parse_binding("", key, "", line)
         elif self._token.string == ":":
             scope, _, selector = key.rpartition("/")
-            yield from self._block(scope, selector)
+            yield from self._parse_block(scope, selector)
         elif key in ("import", "from"):
-            yield self._import(is_from=key == "from")
+            yield self._parse_import(is_from=key == "from")
         elif key == "include":
-            path = self._basic()
+            path = self._parse_simple_value()
             if not isinstance(path, str):
                 self._fail()
             yield Include(path, line)
         else:
             self._fail()
 
-    def _binding(self, scope: str, selector: str, parameter: str, line: int) -> Binding:
+    def _parse_binding(self, scope: str, selector: str, parameter: str, line: int) -> Binding:
         self._expect("=")
         first = self._token
-        value = self._value()
-        index = self._index - 1
-        while self._tokens[index].type not in _BASIC and self._tokens[index].type != tokenize.OP:
-            index -= 1
-        text = self._source(first.start, self._tokens[index].end)
+        value = self._parse_value()
+        # Comments and line ends after the value are already skipped. Go back to its last token.
+        last_index = self._index - 1
+        while self._tokens[last_index].type not in (*_SIMPLE_VALUES, tokenize.OP):
+            last_index -= 1
+        text = self._read_source(first.start, self._tokens[last_index].end)
         return Binding(scope, selector, parameter, value, text, line)
 
-    def _source(self, start: tuple[int, int], end: tuple[int, int]) -> str:
+    def _read_source(self, start: tuple[int, int], end: tuple[int, int]) -> str:
         """Return the text between two places, each a line (the first is 1) and a column."""
         lines = self._lines[start[0] - 1 : end[0]]
         lines[-1] = lines[-1][: end[1]]
         lines[0] = lines[0][start[1] :]
         return "".join(lines)
 
-    def _block(self, scope: str, selector: str) -> Iterator[Binding]:
+    def _parse_block(self, scope: str, selector: str) -> Iterator[Binding]:
         self._expect(":")
         self._skip((tokenize.COMMENT,))
         self._expect(tokenize.NEWLINE)
-        self._skip(_BETWEEN_ITEMS)
+        self._skip(_COMMENTS_AND_BLANKS)
         self._expect(tokenize.INDENT)
-        self._skip(_BETWEEN_ITEMS)
+        self._skip(_COMMENTS_AND_BLANKS)
         self._in_block = True
         while self._token.type != tokenize.DEDENT:
             line = self._token.start[0]
-            yield self._binding(scope, selector, self._identifier(), line)
+            yield self._parse_binding(scope, selector, self._parse_identifier(), line)
             self._expect(tokenize.NEWLINE)
             self._skip()
         self._in_block = False
 
-    def _import(self, *, is_from: bool) -> Import:
-        module = self._selector(scoped=False)
+    def _parse_import(self, *, is_from: bool) -> Import:
+        module = self._parse_selector(scoped=False)
         name = module.partition(".")[0]
         if is_from:
             self._expect("import")
-            name = self._identifier()
+            name = self._parse_identifier()
             module = f"{module}.{name}"
         if self._token.string == "as":
-            self._next()
-            name = self._identifier()
+            self._advance()
+            name = self._parse_identifier()
             return Import(name, module, module, ".".join([*module.split(".")[:-1], name]))
         stands_for = module if is_from else name
         return Import(name, stands_for, module, stands_for)
 
-    def _identifier(self) -> str:
+    def _parse_identifier(self) -> str:
         name = self._token.string
         if not _IDENTIFIER.fullmatch(name):
             self._fail()
-        self._next()
+        self._advance()
         self._skip()
         return name
 
-    def _selector(self, *, scoped: bool = True, dotted_scope: bool = False) -> str:
+    def _parse_selector(self, *, scoped: bool = True, dotted_scope: bool = False) -> str:
         """Read `scope/module.name`, which has no spaces between its parts."""
         if self._token.type != tokenize.NAME:
             self._fail()
@@ -274,7 +290,7 @@ class _Parser:
                 self._fail()
             parts.append(self._token.string)
             end = self._token.end
-            self._next()
+            self._advance()
         self._skip()
         selector = "".join(parts)
         *scopes, name = selector.split("/")
@@ -285,40 +301,42 @@ class _Parser:
             self._fail()
         return selector
 
-    def _value(self) -> object:
-        if self._token.string in _CLOSING:
-            return self._container()
-        if self._token.type in _BASIC or self._token.string == "-":
-            return self._basic()
-        return self._named()
+    def _parse_value(self) -> object:
+        if self._token.string in _CLOSING_BRACKETS:
+            return self._parse_container()
+        if self._token.type in _SIMPLE_VALUES or self._token.string == "-":
+            return self._parse_simple_value()
+        return self._parse_macro_or_reference()
 
-    def _named(self) -> Macro | Reference:
-        mark = self._token.string
-        if mark not in ("%", "@"):
+    def _parse_macro_or_reference(self) -> Macro | Reference:
+        prefix = self._token.string
+        if prefix not in ("%", "@"):
             self._fail()
-        self._next()
-        selector = self._selector(dotted_scope=True)
-        if mark == "%":
+        self._advance()
+        selector = self._parse_selector(dotted_scope=True)
+        if prefix == "%":
             return Macro(selector)
         called = self._token.string == "("
         if called:
-            self._next()
+            self._advance()
             self._skip()
             self._expect(")")
         self._skip()
         scope, _, name = selector.rpartition("/")
         return Reference(name, called, scope)
 
-    def _basic(self) -> object:
+    def _parse_simple_value(self) -> object:
         text = ""
         if self._token.string == "-":
             text = "-"
-            self._next()
+            self._advance()
             self._skip()
             if self._token.string in ("%", "@"):
-                return self._named()  # gin ignores the sign
-        if self._token.type not in _BASIC:
+                # Gin accepts a minus before a macro or a reference, and ignores it.
+                return self._parse_macro_or_reference()
+        if self._token.type not in _SIMPLE_VALUES:
             self._fail()
+        # As in Python, adjacent strings are one string.
         while True:
             is_string = self._token.type == tokenize.STRING
             text += self._token.string
@@ -326,44 +344,44 @@ class _Parser:
                 value: object = ast.literal_eval(text)
             except (ValueError, SyntaxError, MemoryError, RecursionError):
                 self._fail()
-            self._next()
+            self._advance()
             self._skip()
             if not is_string or self._token.type != tokenize.STRING:
                 return value
 
-    def _container(self) -> object:
+    def _parse_container(self) -> object:
         opening = self._token.string
-        closing = _CLOSING[opening]
-        self._next()
+        closing = _CLOSING_BRACKETS[opening]
+        self._advance()
         self._skip()
         items: list[object] = []
         keys: list[Hashable] = []
         has_comma = False
         while self._token.string != closing:
-            value = self._value()
+            value = self._parse_value()
             if opening == "{":
-                keys.append(self._key(value))
-                value = self._value()
+                keys.append(self._parse_key(value))
+                value = self._parse_value()
             items.append(value)
             if self._token.string == ",":
                 has_comma = True
-                self._next()
+                self._advance()
                 self._skip()
             elif self._token.string != closing:
                 self._fail()
-        self._next()
+        self._advance()
         self._skip()
         if opening == "{":
-            return dict(zip(keys, items))  # noqa: B905 (Python 3.9)
+            return dict(zip(keys, items))  # noqa: B905 - Python 3.9 has no strict=
         if opening == "[":
             return items
         return items[0] if len(items) == 1 and not has_comma else tuple(items)
 
-    def _key(self, value: object) -> Hashable:
+    def _parse_key(self, value: object) -> Hashable:
         """Return a value that is the key of a dict, and read the colon after it."""
         if self._token.string != ":":
             self._fail()
-        self._next()
+        self._advance()
         self._skip()
         try:
             hash(value)
