@@ -31,16 +31,23 @@ __all__ = ["DecoderOnly", "T5Config", "Transformer"]
 
 
 def _embed_tokens(
-    config: T5Config, table: nn.Module, tokens: Any, *, deterministic: bool, transposed: bool
+    config: T5Config, embedding: nn.Module, tokens: Any, *, deterministic: bool, transposed: bool
 ) -> Any:
-    """Return the input of a stack of layers for tokens [batch, length]: activations in the layout
-    that `transposed` sets.
+    """Return the input of a stack of layers for tokens [batch, length].
+
+    It is [batch, length, features], or [length, batch, features] if `transposed`.
     """
-    x = table(tokens.T if transposed else tokens)
+    x = embedding(tokens.T if transposed else tokens)
     x = with_sharding_constraint(x, (*name_activation_axes(transposed=transposed), "embed"))
-    return nn.Dropout(config.dropout_rate, broadcast_dims=(0 if transposed else 1,))(
+    x = nn.Dropout(config.dropout_rate, broadcast_dims=_list_broadcast_dims(transposed=transposed))(
         x, deterministic=deterministic
-    ).astype(config.dtype)
+    )
+    return x.astype(config.dtype)
+
+
+def _list_broadcast_dims(*, transposed: bool) -> tuple[int, ...]:
+    """Return the dimensions along which dropout drops the same features: the length, as in T5."""
+    return (0,) if transposed else (1,)
 
 
 def _compute_logits(config: T5Config, hidden: Any, kernel: Any) -> Any:
@@ -51,10 +58,10 @@ def _compute_logits(config: T5Config, hidden: Any, kernel: Any) -> Any:
 
 
 def compute_logits_scale(config: T5Config) -> float:
-    """Return the factor of the products of hidden vectors and kernel.
+    """Return the factor by which the product of hidden vectors and kernel is multiplied.
 
-    The rows of an embedding are long. If the embedding is the kernel too, the products are divided
-    by sqrt(emb_dim).
+    It is 1, or 1 / sqrt(emb_dim) if the embedding is the kernel. T5 initialises the embedding with
+    variance 1, and a kernel of its own with variance 1 / emb_dim; the factor makes up for that.
     """
     return config.emb_dim**-0.5 if config.logits_via_embedding else 1.0
 
@@ -71,11 +78,11 @@ class Encoder(nn.Module):
         config = self.config
         transposed = config.transpose_batch_sequence
         length = tokens.shape[1]
-        relative = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(
+        position_bias = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(
             length, length, bidirectional=True
         )
         context = make_attention_context(
-            config, mask, relative, length, length, deterministic=deterministic
+            config, mask, position_bias, length, length, deterministic=deterministic
         )
         x = _embed_tokens(
             config, self.token_embedder, tokens, deterministic=deterministic, transposed=transposed
@@ -98,7 +105,7 @@ class Encoder(nn.Module):
 def _run_decoder(
     module: nn.Module,
     config: T5Config,
-    table: Any,
+    embedding: Any,
     tokens: Any,
     mask: Mask,
     encoded: Any = None,
@@ -115,7 +122,7 @@ def _run_decoder(
     Args:
       module: the decoder.
       config: the network's configuration.
-      table: the embedding.
+      embedding: the Embedding of the tokens, and of the logits with config.logits_via_embedding.
       tokens: int32 [batch, length].
       mask: the mask of the self-attention.
       encoded: the encoder's output, [batch, length of the input, features], or None.
@@ -123,23 +130,32 @@ def _run_decoder(
       deterministic: whether dropout is off.
       decode: whether one token is generated, with a cache.
       max_decode_length: the length of the cache; None for the length of the tokens.
-      prefill_lengths: int32 [batch], if a prompt of these lengths is written into the cache.
-      hidden_only: whether to return what the logits are computed from.
+      prefill_lengths: int32 [batch], the lengths of the prompts if the call writes prompts into
+        the cache; else None.
+      hidden_only: whether to leave out the last product, and return its two factors.
 
     Returns:
       Float32 logits [batch, length, vocabulary]. With `hidden_only`, the hidden vectors [batch,
       length, features] and the kernel [features, vocabulary].
     """
-    cached = decode or prefill_lengths is not None
+    uses_cache = decode or prefill_lengths is not None
     length = tokens.shape[1]
-    transposed = config.transpose_batch_sequence and not cached
-    span = max_decode_length if decode and max_decode_length else length
-    relative = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(
-        span, span, bidirectional=False
+    transposed = config.transpose_batch_sequence and not uses_cache
+    # In decoding, the keys are the tokens in the cache, not those of this call.
+    bias_length = max_decode_length if decode and max_decode_length else length
+    position_bias = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(
+        bias_length, bias_length, bidirectional=False
     )
+    # The arguments of DecoderLayer after its activations, in their order.
     layer_inputs: list[Any] = [
         make_attention_context(
-            config, mask, relative, length, length, deterministic=deterministic, incremental=cached
+            config,
+            mask,
+            position_bias,
+            length,
+            length,
+            deterministic=deterministic,
+            incremental=uses_cache,
         )
     ]
     if encoder_mask is not None:
@@ -150,12 +166,12 @@ def _run_decoder(
             length,
             encoded.shape[1],
             deterministic=deterministic,
-            incremental=cached,
+            incremental=uses_cache,
         )
         layer_inputs += [jnp.swapaxes(encoded, 0, 1) if transposed else encoded, encoder_context]
     elif prefill_lengths is not None:
         layer_inputs += [None, None, prefill_lengths]
-    y = _embed_tokens(config, table, tokens, deterministic=deterministic, transposed=transposed)
+    y = _embed_tokens(config, embedding, tokens, deterministic=deterministic, transposed=transposed)
     options = {"deterministic": deterministic, "transposed": transposed, "decode": decode}
     y = layer_stack.apply_layers(
         module,
@@ -164,16 +180,16 @@ def _run_decoder(
         config.num_decoder_layers,
         y,
         *layer_inputs,
-        cached=cached,
+        cached=uses_cache,
         **options,
     )
     y = RMSNorm(config.dtype, name="decoder_norm")(y)
-    y = nn.Dropout(config.dropout_rate, broadcast_dims=(0 if transposed else 1,))(
+    y = nn.Dropout(config.dropout_rate, broadcast_dims=_list_broadcast_dims(transposed=transposed))(
         y, deterministic=deterministic
     )
     y = jnp.swapaxes(y, 0, 1) if transposed else y
     if config.logits_via_embedding:
-        kernel = table.table().T
+        kernel = embedding.table().T
     else:
         init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
         kernel = Kernel(
@@ -221,10 +237,10 @@ class Transformer(nn.Module):
         enable_dropout: bool = True,
     ) -> Any:
         """Return the encoder's output, [batch, length, features]."""
-        real = encoder_input_tokens > 0
+        not_padding = encoder_input_tokens > 0
         mask = Mask(
-            valid_queries=real,
-            valid_keys=real,
+            valid_queries=not_padding,
+            valid_keys=not_padding,
             query_segments=encoder_segment_ids,
             key_segments=encoder_segment_ids,
         )
@@ -249,39 +265,37 @@ class Transformer(nn.Module):
         Args:
           encoded: the encoder's output, [batch, length of the input, features].
           encoder_input_tokens: int32 [batch, length of the input].
-          decoder_input_tokens: int32 [batch, length]; a single token with `decode`.
+          decoder_input_tokens: int32 [batch, length]; the length is 1 with `decode`.
           decoder_target_tokens: int32 [batch, length].
           encoder_segment_ids: the number of the example that each input token of a packed row
             belongs to; None if rows are not packed.
           decoder_segment_ids: the same for the decoder's tokens.
-          decoder_positions: not used; see below.
+          decoder_positions: not used: attention uses only the distances between tokens, in packed
+            rows too.
           enable_dropout: whether dropout is on.
           decode: whether one token is generated, with a cache.
-          max_decode_length: the length of the cache.
-          hidden_only: whether to return what the logits are computed from, see _run_decoder.
-
-        Positions count from the start of the row in packed rows too, because attention uses only
-        the distances between tokens.
+          max_decode_length: the length of the cache; None for the length of the tokens.
+          hidden_only: whether to return hidden vectors and kernel, see _run_decoder.
         """
         del decoder_positions
-        real_inputs = encoder_input_tokens > 0
+        input_not_padding = encoder_input_tokens > 0
         if decode:
             if encoder_segment_ids is not None:
-                raise ValueError("packed examples cannot be decoded: give one example a row")
-            mask, encoder_mask = Mask(causal=True), Mask(valid_keys=real_inputs)
+                raise ValueError("packed examples cannot be decoded: give one example per row")
+            mask, encoder_mask = Mask(causal=True), Mask(valid_keys=input_not_padding)
         else:
-            real = decoder_target_tokens > 0
+            not_padding = decoder_target_tokens > 0
             mask = Mask(
-                valid_queries=real,
-                valid_keys=real,
+                valid_queries=not_padding,
+                valid_keys=not_padding,
                 causal=True,
                 query_segments=decoder_segment_ids,
                 key_segments=decoder_segment_ids,
             )
             packed = encoder_segment_ids is not None
             encoder_mask = Mask(
-                valid_queries=real,
-                valid_keys=real_inputs,
+                valid_queries=not_padding,
+                valid_keys=input_not_padding,
                 query_segments=decoder_segment_ids if packed else None,
                 key_segments=encoder_segment_ids,
             )
@@ -331,7 +345,10 @@ class Transformer(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """A decoder without an encoder, which has its own embedding."""
+    """The decoder of DecoderOnly: an embedding and a stack of layers without an encoder.
+
+    It is a module of its own because T5X's parameters of this network are below `decoder`.
+    """
 
     config: T5Config
 
@@ -354,7 +371,7 @@ class LanguageModel(nn.Module):
         """Return the logits for inputs, which are the targets moved right by one token.
 
         Args:
-          decoder_input_tokens: int32 [batch, length]; a single token with `decode`.
+          decoder_input_tokens: int32 [batch, length]; the length is 1 with `decode`.
           decoder_target_tokens: int32 [batch, length].
           decoder_segment_ids: the number of the example that each token of a packed row belongs
             to; None if rows are not packed.
@@ -363,27 +380,29 @@ class LanguageModel(nn.Module):
             to each other in both directions.
           enable_dropout: whether dropout is on.
           decode: whether one token is generated, with a cache.
-          max_decode_length: the length of the cache.
-          prefill: whether a prompt is written into the cache.
-          prefill_lengths: the tokens of each prompt, int32 [batch].
-          hidden_only: whether to return what the logits are computed from, see _run_decoder.
+          max_decode_length: the length of the cache; None for the length of the tokens.
+          prefill: whether the call writes a prompt for each row into the cache.
+          prefill_lengths: the number of tokens of each prompt, int32 [batch].
+          hidden_only: whether to return hidden vectors and kernel, see _run_decoder.
         """
         del decoder_positions
         config, deterministic = self.config, not enable_dropout
-        table = Embedding(config.vocab_size, config.emb_dim, config.dtype, name="token_embedder")
+        embedding = Embedding(
+            config.vocab_size, config.emb_dim, config.dtype, name="token_embedder"
+        )
         if decode:
             mask = Mask(causal=True)
         else:
-            real = decoder_target_tokens > 0
+            not_padding = decoder_target_tokens > 0
             visible = None
-            # A prefix attends to itself in both directions, everything else to what is before it.
+            # Tokens of a prefix attend to the whole prefix, all others to the tokens before them.
             if decoder_causal_attention is not None:
                 prefix = decoder_causal_attention > 0
                 causal = jnp.tril(jnp.ones((decoder_input_tokens.shape[1],) * 2, bool))
                 visible = causal[None, None] | (prefix[:, None, :, None] & prefix[:, None, None, :])
             mask = Mask(
-                valid_queries=real,
-                valid_keys=real,
+                valid_queries=not_padding,
+                valid_keys=not_padding,
                 causal=visible is None,
                 visible=visible,
                 query_segments=decoder_segment_ids,
@@ -392,7 +411,7 @@ class LanguageModel(nn.Module):
         return _run_decoder(
             self,
             config,
-            table,
+            embedding,
             decoder_input_tokens,
             mask,
             deterministic=deterministic,
