@@ -1,4 +1,4 @@
-"""Compare a training step of rosetta's T5 network, without any switch, with upstream's network.
+r"""Compare a training step of rosetta's T5 network, without any switch, with upstream's network.
 
     PYTHONPATH=. JAX_PLATFORMS=cpu build/t5x-cpu/opt/rosetta/env/bin/python \\
         -m bench.network [--size small] [--turns 15]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builder.images import image_settings
+from builder.images.engines import image_archive
 from builder.images.oci import blob_compression, layout
 from builder.pipeline.build_context import LAYERS, render_build_command, render_labels
 from tests.support import container_engines, errors, image_bases, small_distribution
@@ -192,9 +193,30 @@ def test_the_recipe_sets_what_the_image_sets(name: str) -> None:
     assert re.findall(r"(?m)^COPY (\w+)/ /$", text) == list(LAYERS)
 
 
+def _build_by_recipe(name: str, folder: Path, base: str, tag: str) -> None:
+    """Build the image of our Dockerfile with an engine, from a build context and a base."""
+    argv = ["buildah", "bud", "--isolation", "chroot", "--layers=false"]
+    if name == "docker":
+        argv = ["docker", "build"]
+    argv += ["--file", str(RECIPES["t5x"]), "--build-arg", f"BASE={base}", "--tag", tag]
+    argv += [*(folder / "labels").read_text().split("\n")[:-1], str(folder)]
+    settings = {"DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+    done = subprocess.run(
+        argv, capture_output=True, text=True, check=False, env={**os.environ, **settings}
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def _compare_settings(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+    """Assert that the engine's image has the settings and the labels of the builder's image."""
+    for key in ("Env", "Entrypoint", "Cmd"):
+        assert theirs[key] == ours[key]
+    assert ours["Labels"].items() <= theirs["Labels"].items()
+
+
 @pytest.mark.parametrize("name", ["docker", "buildah"])
 def test_an_engine_makes_the_same_content_of_the_recipe(chain: Chain, name: str) -> None:
-    """The layers that the engine's COPY steps add, against those that the builder wrote: every path, mode, owner, target and byte."""
+    """The engine's COPY steps add the same paths, modes, owners, targets and bytes as the builder."""
     engine = container_engines.need_engine(name, builds=True)
     folder = chain.folder / "context"
     status, _, stderr = _context(chain, folder)
@@ -213,45 +235,17 @@ def test_an_engine_makes_the_same_content_of_the_recipe(chain: Chain, name: str)
     base, tag = "localhost/rosetta-test-context:base", "localhost/rosetta-test-context:made"
     try:
         container_engines.import_layout(engine, chain.folder / "base-layout", base, image_bases.OWN)
-        argv = (
-            ["docker", "build"]
-            if name == "docker"
-            else ["buildah", "bud", "--isolation", "chroot", "--layers=false"]
-        )
-        argv += [
-            "--file",
-            str(RECIPES["t5x"]),
-            "--build-arg",
-            f"BASE={base}",
-            "--tag",
-            tag,
-            *(folder / "labels").read_text().split("\n")[:-1],
-            str(folder),
-        ]
-        done = subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"},
-        )
-        assert done.returncode == 0, done.stderr
+        _build_by_recipe(name, folder, base, tag)
         engine.save(tag, chain.folder / "made.tar")
-        from builder.images.engines import image_archive
-
         made = image_archive.read_archive(chain.folder / "made.tar")
-        found: dict[str, tuple[Any, ...]] = {}
+        built: dict[str, tuple[Any, ...]] = {}
         for open_ in made.layers[1:]:
             with open_() as stream:
-                _tree(stream, found)
-        files = {path: row for path, row in found.items() if row[0] != tarfile.DIRTYPE}
+                _tree(stream, built)
+        files = {path: row for path, row in built.items() if row[0] != tarfile.DIRTYPE}
         assert files == {path: row for path, row in wanted.items() if row[0] != tarfile.DIRTYPE}
         folders = {path: row for path, row in wanted.items() if row[0] == tarfile.DIRTYPE}
-        assert {path: row for path, row in found.items() if path in folders} == folders
-        theirs, ours = made.config["config"], json.loads(image.config)["config"]
-        assert {key: theirs[key] for key in ("Env", "Entrypoint", "Cmd")} == {
-            key: ours[key] for key in ("Env", "Entrypoint", "Cmd")
-        }
-        assert ours["Labels"].items() <= theirs["Labels"].items()
+        assert {path: row for path, row in built.items() if path in folders} == folders
+        _compare_settings(made.config["config"], json.loads(image.config)["config"])
     finally:
         engine.remove([tag, base])

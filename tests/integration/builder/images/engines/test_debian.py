@@ -11,7 +11,7 @@ import shutil
 import socket
 import threading
 import urllib.parse
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,56 +67,59 @@ def test_an_engine_makes_the_layer_that_mmdebstrap_makes(
     assert "usr/bin/python3" in container_engines.read_layer_content(cache, ours)
 
 
+def _read_head(client: socket.socket) -> list[str]:
+    """Return the lines of a request up to its body."""
+    head = b""
+    while b"\r\n\r\n" not in head and (data := client.recv(65536)):
+        head += data
+    return head.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
+
+
+def _relay(client: socket.socket, server: socket.socket) -> None:
+    """Pass on what each side sends, until one of them closes its connection."""
+    while True:
+        for sender in select.select([client, server], [], [], 60)[0]:
+            data = sender.recv(65536)
+            if not data:
+                return
+            (server if sender is client else client).sendall(data)
+
+
+def _answer_request(client: socket.socket, credentials: str, urls: list[str]) -> None:
+    """Answer one request to the proxy, and add its URL to a list if its password is right."""
+    lines = _read_head(client)
+    verb, _, rest = lines[0].partition(" ")
+    url = rest.rpartition(" ")[0]
+    if f"proxy-authorization: {credentials}".lower() not in map(str.lower, lines):
+        client.sendall(
+            b"HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm=x\r\n"
+            b"Content-Length: 0\r\nConnection: close\r\n\r\n"
+        )
+        return
+    urls.append(url)
+    parts = urllib.parse.urlsplit(url if verb != "CONNECT" else f"//{url}")
+    address = (parts.hostname or "", parts.port or 80)
+    with socket.create_connection(address, timeout=60) as server:
+        if verb == "CONNECT":
+            client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        else:
+            own = ("proxy-", "connection:")
+            headers = [line for line in lines[1:] if not line.lower().startswith(own)]
+            request = [f"{verb} {parts.path} HTTP/1.1", *headers, "Connection: close", "", ""]
+            server.sendall("\r\n".join(request).encode("latin-1"))
+        _relay(client, server)
+
+
 @contextmanager
 def _proxy() -> Iterator[tuple[str, list[str]]]:
-    """An HTTP proxy on the loopback address that wants a password; yields its address and what was asked of it."""
-    asked: list[str] = []
-    wanted = "Basic " + base64.b64encode(f"user:{PASSWORD}".encode()).decode()
+    """Run an HTTP proxy that wants a password; yield its address and the URLs that it served."""
+    urls: list[str] = []
+    credentials = "Basic " + base64.b64encode(f"user:{PASSWORD}".encode()).decode()
     server = socket.create_server(("127.0.0.1", 0))
 
-    def serve(client: socket.socket) -> None:
-        with client:
-            head = b""
-            while b"\r\n\r\n" not in head and (data := client.recv(65536)):
-                head += data
-            lines = head.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
-            verb, _, rest = lines[0].partition(" ")
-            url = rest.rpartition(" ")[0]
-            if not any(line.lower() == f"proxy-authorization: {wanted}".lower() for line in lines):
-                client.sendall(
-                    b"HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm=x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-                )
-                return
-            asked.append(url)
-            parts = urllib.parse.urlsplit(url if verb != "CONNECT" else f"//{url}")
-            with socket.create_connection(
-                (parts.hostname or "", parts.port or 80), timeout=60
-            ) as there:
-                if verb == "CONNECT":
-                    client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-                else:
-                    kept = [
-                        line
-                        for line in lines[1:]
-                        if not line.lower().startswith(("proxy-", "connection:"))
-                    ]
-                    there.sendall(
-                        "\r\n".join(
-                            [f"{verb} {parts.path} HTTP/1.1", *kept, "Connection: close", "", ""]
-                        ).encode("latin-1")
-                    )
-                while True:
-                    for end in select.select([client, there], [], [], 60)[0]:
-                        data = end.recv(65536)
-                        if not data:
-                            return
-                        (there if end is client else client).sendall(data)
-
-    def guarded(client: socket.socket) -> None:
-        try:
-            serve(client)
-        except OSError:
-            return
+    def answer(client: socket.socket) -> None:
+        with client, suppress(OSError):
+            _answer_request(client, credentials, urls)
 
     def accept() -> None:
         while True:
@@ -124,12 +127,12 @@ def _proxy() -> Iterator[tuple[str, list[str]]]:
                 client, _ = server.accept()
             except OSError:
                 return
-            threading.Thread(target=guarded, args=(client,), daemon=True).start()
+            threading.Thread(target=answer, args=(client,), daemon=True).start()
 
     thread = threading.Thread(target=accept, daemon=True)
     thread.start()
     try:
-        yield f"http://user:{PASSWORD}@127.0.0.1:{server.getsockname()[1]}", asked
+        yield f"http://user:{PASSWORD}@127.0.0.1:{server.getsockname()[1]}", urls
     finally:
         server.shutdown(socket.SHUT_RDWR)
         server.close()
