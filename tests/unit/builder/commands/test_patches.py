@@ -408,7 +408,7 @@ def test_a_new_patch_waits_until_the_series_applies(
         ({"pkg/new.py": b"x\n"}, "overlay"),
         ({"pkg/b.py": None}, "deletes"),
         ({"pkg/b.py": None, "pkg/c.py": b"x = 1\ny = 2\nz = 3\n"}, "deletes"),
-        ({".gitmodules": b'[submodule "x"]\n'}, "git's own"),
+        ({".gitmodules": b'[submodule "x"]\n'}, ".gitmodules"),
         ({"pkg/a.py": make_text(l3="a\r\n")}, "carriage return"),
         ({"pkg/a.py": make_text(l3="a\0b\n")}, "is binary"),
         ({"pkg/b.py": b"all\nnew\n"}, "whole file"),

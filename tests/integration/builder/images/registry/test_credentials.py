@@ -449,7 +449,7 @@ def test_a_body_that_drips_is_given_up(
     monkeypatch.setattr(transport, "_MINIMUM_RATE_AFTER", 0)
     monkeypatch.setattr(transport, "_MINIMUM_RATE", 1 << 60)
     monkeypatch.setattr(transport, "TRIES", 1)
-    with errors.expect_user_error(errors.UNREACHABLE, names=(" bytes in 0 s", "1 times")):
+    with errors.expect_user_error(errors.UNREACHABLE, names=(" 0 s", "1 times")):
         image_registry.pull_manifest(f"{served.host}/t5x:latest")
 
 
