@@ -106,13 +106,18 @@ class Reader:
     Args:
         git: The repository.
         where: The repository's name in errors; empty for a repository in the builder's cache.
-        kept: Collects the objects that were read, by name, as their kind and content.
+        collected: Gets the objects that were read, by name, as their kind and content.
     """
 
     def __init__(
-        self, git: Git, where: str = "", kept: dict[str, tuple[str, bytes]] | None = None
+        self, git: Git, where: str = "", collected: dict[str, tuple[str, bytes]] | None = None
     ) -> None:
-        self._git, self.where, self._kept, self._size = git, where or str(git.git_dir), kept, 0
+        self._git, self.where, self._collected, self._size = (
+            git,
+            where or str(git.git_dir),
+            collected,
+            0,
+        )
         self._remedy = (
             "use another copy; the cache has nothing of this one"
             if where
@@ -192,15 +197,15 @@ class Reader:
             raise UserError(
                 "is corrupt: its content does not have this hash", place, self._remedy, kind=DAMAGED
             )
-        if self._kept is not None:
-            self._size += size if sha not in self._kept else 0
+        if self._collected is not None:
+            self._size += size if sha not in self._collected else 0
             if self._size > _LARGEST_COMMIT:
                 raise UserError(
                     f"has a commit of more than {_LARGEST_COMMIT >> 20} MiB",
                     self.where,
                     "choose a smaller source",
                 )
-            self._kept[sha] = (kind, data)
+            self._collected[sha] = (kind, data)
         return data
 
     def _start_process(self) -> tuple[IO[bytes], _PipeReader]:

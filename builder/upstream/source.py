@@ -294,17 +294,17 @@ def _copy_commit(source: GitSource, view: Git, where: str, repository: Path) -> 
     Returns:
         False if the other repository does not have the commit.
     """
-    kept: dict[str, tuple[str, bytes]] = {}
-    with Reader(view, where, kept) as reader:
+    objects: dict[str, tuple[str, bytes]] = {}
+    with Reader(view, where, objects) as reader:
         try:
             reader.read(source.commit, "commit")
         except MissingObjectError:
             return False
         verify_commit(reader, source.commit, source.absent, source.name)
-    for sha, (kind, data) in kept.items():
+    for sha, (kind, data) in objects.items():
         if sha != source.commit:
             write_object(repository, kind, data)
-    write_object(repository, *kept[source.commit])
+    write_object(repository, *objects[source.commit])
     return True
 
 

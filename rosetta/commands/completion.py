@@ -173,7 +173,7 @@ def finish_file(shell: str, text: str) -> str:
 
     Args:
       shell: One of SHELLS.
-      text: The file that shtab made, with the preamble.
+      text: The text of the completion file that shtab wrote, with the preamble.
     """
     # shtab's zsh completes only the first of several words.
     text = re.sub(r'"\(\*\)::([^"]*:_rosetta_\w+)"', r'"*:\1"', text)

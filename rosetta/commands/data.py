@@ -105,7 +105,7 @@ def _add_cache_options(action: argparse.ArgumentParser) -> None:
 
 
 def _add_row_options(action: argparse.ArgumentParser) -> None:
-    """Add the options that say how rows are made, for `check` and `show`."""
+    """Add the options of the rows that a run trains on, for `check` and `show`."""
     action.add_argument(
         "--inputs", type=_parse_count, default=512, help="tokens of an input (default: 512)"
     )

@@ -91,7 +91,7 @@ def _explain_variable(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Describe the variable that is named in place of a preset.
 
     Raises:
-      UserError: An option or a setting is given, which only a preset has.
+      UserError: The command line has an option or a setting that only a preset can use.
     """
     from rosetta.core.variables import explanation
 

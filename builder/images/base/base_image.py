@@ -448,7 +448,7 @@ def _make_base(
 ) -> Base:
     """Return a base with its Python and its glibc.
 
-    These facts are found in the layers once, and recorded in the cache.
+    The facts are read from the layers once, and recorded in the cache.
     """
     cache = request.cache
     key = stage_key(

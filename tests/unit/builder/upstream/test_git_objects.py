@@ -142,12 +142,12 @@ def test_an_object_larger_than_any_source_file_is_refused(
         reader.read(sha, "blob")
 
 
-def test_kept_holds_what_was_read(repo: Path) -> None:
+def test_a_reader_collects_the_objects_that_it_read(repo: Path) -> None:
     sha = git_repository.write_raw_object(repo, "blob", b"x")
-    kept: dict[str, tuple[str, bytes]] = {}
-    with Reader(Git(repo), kept=kept) as reader:
+    collected: dict[str, tuple[str, bytes]] = {}
+    with Reader(Git(repo), collected=collected) as reader:
         reader.read(sha, "blob")
-    assert kept == {sha: ("blob", b"x")}
+    assert collected == {sha: ("blob", b"x")}
 
 
 def test_no_replacement_of_the_repository_counts(repo: Path) -> None:
