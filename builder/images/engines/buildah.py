@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
 import re
 import resource
 import shutil
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from builder.core import log
 from builder.core.cache import remove_path
 from builder.images.engines import engine_program
-from builder.images.engines.container_engine import TEMPORARY_NAME, PulledImage
+from builder.images.engines.container_engine import PulledImage, name_temporary_image
 from builder.images.engines.docker import format_limits
 from builder.images.oci import layout, oci_documents
 from rosetta.core.errors import MISSING, UNSUPPORTED, UserError
@@ -64,8 +66,7 @@ class Buildah:
         digest = reference.partition("@")[2]
         if not digest and (digest := _find_published_digest(full_name, insecure)):
             full_name = re.sub(r":[\w.-]+$", "", full_name) + "@" + digest
-        done = engine_program.run_program(
-            "buildah",
+        done = _change_storage(
             "pull",
             "--quiet",
             *insecure,
@@ -79,7 +80,7 @@ class Buildah:
             problem = engine_program.explain_failure(f"{done.stdout}\n{done.stderr}", reference)
             return self._take_local(reference, architecture, tag, problem)
         image_id = done.stdout.split()[-1]
-        engine_program.run_program("buildah", "tag", image_id, tag, where=reference)
+        _change_storage("tag", image_id, tag, where=reference)
         return PulledImage(digest or str(self._inspect(image_id)["FromImageDigest"]))
 
     def _take_local(
@@ -91,7 +92,7 @@ class Buildah:
             raise problem
         log.info(f"{reference} is taken from buildah's own storage: {problem.what}")
         image_id = str(facts["FromImageID"])
-        engine_program.run_program("buildah", "tag", image_id, tag, where=reference)
+        _change_storage("tag", image_id, tag, where=reference)
         return PulledImage(f"sha256:{image_id}", local=True)
 
     def _inspect(self, image: str) -> dict[str, Any]:
@@ -154,7 +155,7 @@ class Buildah:
     def remove(self, tags: Sequence[str]) -> None:
         """Remove names of images; names that do not exist are ignored."""
         for tag in tags:
-            engine_program.run_program("buildah", "rmi", "--", tag, check=False)
+            _change_storage("rmi", "--", tag, check=False)
 
     def load(self, cache: Cache, index: Index, tag: str) -> str:
         """Bring an image into buildah's storage, completely or not at all; return its name."""
@@ -164,10 +165,11 @@ class Buildah:
             return name
         image = index.images[0]
         if self.find_digest(name) == image.config_digest:
-            self.remove([_temporary_name(image)])  # a run that was killed may have left it
+            # A run that was killed may have left the temporary name.
+            self.remove([name_temporary_image(cache, image.digest[7:23])])
             return name
         with self._load_temporarily(cache, image, index) as temporary:
-            engine_program.run_program("buildah", "tag", temporary, name, where=tag)
+            _change_storage("tag", temporary, name, where=tag)
         return name
 
     def _load_list(self, cache: Cache, index: Index, name: str, tag: str) -> None:
@@ -179,16 +181,13 @@ class Buildah:
         image_names = [f"{name}-{image.architecture}" for image in index.images]
         for image, image_name in zip(index.images, image_names, strict=True):
             with self._load_temporarily(cache, image, index) as temporary:
-                engine_program.run_program("buildah", "tag", temporary, image_name, where=tag)
-        if engine_program.run_program(
-            "buildah", "manifest", "rm", "--", name, check=False
-        ).returncode:
+                _change_storage("tag", temporary, image_name, where=tag)
+        if _change_storage("manifest", "rm", "--", name, check=False).returncode:
             self.remove([name])
         try:
-            engine_program.run_program("buildah", "manifest", "create", "--", name, where=tag)
+            _change_storage("manifest", "create", "--", name, where=tag)
             for image, image_name in zip(index.images, image_names, strict=True):
-                engine_program.run_program(
-                    "buildah",
+                _change_storage(
                     "manifest",
                     "add",
                     "--arch",
@@ -201,13 +200,13 @@ class Buildah:
                     where=tag,
                 )
         except BaseException:
-            engine_program.run_program("buildah", "manifest", "rm", "--", name, check=False)
+            _change_storage("manifest", "rm", "--", name, check=False)
             raise
 
     @contextlib.contextmanager
     def _load_temporarily(self, cache: Cache, image: Image, index: Index) -> Iterator[str]:
         """Load the image of one architecture; yield its name, which is removed with the context."""
-        temporary = _temporary_name(image)
+        temporary = name_temporary_image(cache, image.digest[7:23])
         folder = temporary.partition("/")[2].partition(":")[0]  # buildah makes the name of it
         scratch = cache.path("blobs", f".tmp-engine-{image.digest[7:23]}")
         with cache.lock(f"engine-{image.digest[7:23]}"):
@@ -220,8 +219,7 @@ class Buildah:
                     scratch / folder,
                     name="latest",
                 )
-                engine_program.run_program(
-                    "buildah",
+                _change_storage(
                     "pull",
                     "--quiet",
                     "--arch",
@@ -304,6 +302,24 @@ class Buildah:
             engine_program.run_program("buildah", "rm", "--", container, check=False)
 
 
+def _change_storage(
+    *argv: str, cwd: Path | None = None, where: str = "", check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of buildah that adds or removes names of images.
+
+    buildah reads the names of an image, changes them and writes them back. Of two processes that do
+    so with one image at the same time, the second loses the change of the first. So the commands of
+    the builder wait for each other, with a lock on the folder of the storage.
+    """
+    info = engine_program.run_program("buildah", "info", "--format", "{{.store.GraphRoot}}")
+    folder = os.open(info.stdout.strip(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        return engine_program.run_program("buildah", *argv, cwd=cwd, where=where, check=check)
+    finally:
+        os.close(folder)
+
+
 def _run_podman(
     image: str, command: Sequence[str], limits: RunLimits
 ) -> subprocess.CompletedProcess[str]:
@@ -356,10 +372,6 @@ def _find_published_digest(name: str, skopeo_options: Sequence[str]) -> str:
             check=False,
         )
         return "" if done.returncode else oci_documents.compute_digest(manifest.read_bytes())
-
-
-def _temporary_name(image: Image) -> str:
-    return f"{TEMPORARY_NAME}-{image.digest[7:23]}:latest"
 
 
 def _stored_name(tag: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -17,8 +18,19 @@ if TYPE_CHECKING:
     from builder.core.cache import Cache
     from builder.images.oci.oci_documents import Index
 
-# The name of images that are removed when a step ends; digits of a digest follow as the tag.
+# The start of the names of images that are removed when a step ends.
 TEMPORARY_NAME = "localhost/rosetta-temporary"
+
+
+def name_temporary_image(cache: Cache, key: str) -> str:
+    """Return the name of an image that is removed when a step ends.
+
+    The step holds a lock of the cache for its key. Builds with other caches may use the same engine
+    at the same time, so the name depends on the cache, too. It is the same in each run, so that a
+    run replaces what a killed run has left.
+    """
+    cache_key = hashlib.sha256(str(cache.root.resolve()).encode()).hexdigest()[:8]
+    return f"{TEMPORARY_NAME}-{cache_key}-{key}:latest"
 
 
 @dataclass(frozen=True)

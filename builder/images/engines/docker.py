@@ -14,9 +14,9 @@ from typing import IO, TYPE_CHECKING, Any
 from builder.core import log
 from builder.images.engines import engine_program
 from builder.images.engines.container_engine import (
-    TEMPORARY_NAME,
     PulledImage,
     make_platforms_error,
+    name_temporary_image,
 )
 from builder.images.oci import blob_compression, layer, layout, oci_documents, tar_file
 from builder.images.oci.tar_entry import Entry, make_file
@@ -155,7 +155,7 @@ class Docker:
 
     def load(self, cache: Cache, index: Index, tag: str) -> str:
         """Bring an image into docker's storage, completely or not at all; return its name."""
-        temporary = f"{TEMPORARY_NAME}:{index.digest[7:23]}"
+        temporary = name_temporary_image(cache, index.digest[7:23])
         if self.find_digest(tag) in _known_digests(index):
             self.remove([temporary])  # a run that was killed may have left it
             return tag

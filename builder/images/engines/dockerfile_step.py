@@ -10,7 +10,7 @@ from builder.core import log
 from builder.core.cache import remove_path, stage_key
 from builder.core.file_copies import copy_file
 from builder.images.engines import build_secrets, image_archive, layer_normalisation
-from builder.images.engines.container_engine import TEMPORARY_NAME, BuildStep
+from builder.images.engines.container_engine import BuildStep, name_temporary_image
 from builder.images.oci import oci_documents
 from rosetta.core.errors import MISSING, UserError
 
@@ -72,8 +72,9 @@ def build_base(
         debs: A folder with .deb files and their Packages. If given, no setting of this machine
             reaches the build, and the build uses no network.
     """
-    base_name, result_name = name_images(root, base, architecture, debs)
-    key = result_name.rpartition("-")[2]
+    key = _compute_step_key(root, base, architecture, debs)
+    base_name = name_temporary_image(cache, f"base-{key}")
+    result_name = name_temporary_image(cache, f"built-{key}")
     with contextlib.ExitStack() as stack:
         stack.enter_context(cache.lock(f"engine-{key}"))
         scratch = cache.path("blobs", f".tmp-engine-{key}")
@@ -114,15 +115,12 @@ def _provide_base(
     engine.load(cache, oci_documents.make_index([image], {}), name)
 
 
-def name_images(
+def _compute_step_key(
     root: Path, base: str | Sequence[Layer], architecture: str, debs: Path | None
-) -> tuple[str, str]:
-    """Return the temporary names of the base and of the result in the engine.
-
-    Equal builds have equal names, so that a run replaces what a killed run has left.
-    """
+) -> str:
+    """Return the start of a key of all that decides the result of `build_base`."""
     identity = base if isinstance(base, str) else [layer.diff_id for layer in base]
-    key = stage_key(
+    return stage_key(
         "step",
         {
             "recipe": hash_recipe(root),
@@ -131,7 +129,6 @@ def name_images(
             "debs": str(debs),
         },
     )[:16]
-    return f"{TEMPORARY_NAME}:base-{key}", f"{TEMPORARY_NAME}:built-{key}"
 
 
 def _copy_context(folder: Path, root: Path, debs: Path | None) -> Path:

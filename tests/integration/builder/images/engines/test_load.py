@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,16 +87,16 @@ def _tag(used: Engine, text: str) -> Iterator[str]:
         used.remove([tag, f"{tag}-amd64", f"{tag}-arm64"])
 
 
-def _names(index: Index) -> list[str]:
-    """What a load of either engine calls things for a time."""
+def _name_temporary_images(cache: Cache, index: Index) -> list[str]:
+    """Return the names that an image has while docker (the first) or buildah loads it."""
     return [
-        f"{container_engine.TEMPORARY_NAME}:{index.digest[7:23]}",
-        *(f"localhost/rosetta-temporary-{image.digest[7:23]}:latest" for image in index.images),
+        container_engine.name_temporary_image(cache, digest[7:23])
+        for digest in (index.digest, *(image.digest for image in index.images))
     ]
 
 
-def _free_of(used: Engine, index: Index) -> bool:
-    return not any(used.find_digest(name) for name in _names(index))
+def _has_no_temporary_name(used: Engine, cache: Cache, index: Index) -> bool:
+    return not any(used.find_digest(name) for name in _name_temporary_images(cache, index))
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -132,7 +133,7 @@ def test_loaded_and_run(shared: Cache, name: str, compression: str) -> None:
             used.run(tag, [], container_engine.RunLimits()).stdout
             == f"other {container_engines.HERE}\n"
         )
-    assert _free_of(used, index)
+    assert _has_no_temporary_name(used, shared, index)
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -171,7 +172,7 @@ def test_several_architectures_under_one_name(shared: Cache, name: str) -> None:
                 tag, [], container_engine.RunLimits(architecture=container_engines.HERE)
             )
             assert done.stdout == f"several {container_engines.HERE}\n", done.stderr
-    assert _free_of(used, index)
+    assert _has_no_temporary_name(used, shared, index)
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -187,7 +188,7 @@ def test_a_blob_that_is_not_what_it_should_be_gives_no_name(tmp_path: Path, name
         with pytest.raises(UserError):
             used.load(cache, index, tag)
         assert used.find_digest(tag) == ""
-        assert _free_of(used, index)
+        assert _has_no_temporary_name(used, cache, index)
         blob.write_bytes(data)
         used.load(cache, index, tag)
         assert used.run(tag, [], container_engine.RunLimits()).returncode == 0
@@ -237,7 +238,7 @@ def test_a_kill_leaves_no_name_and_a_rerun_ends_right(
                 assert used.run(tag, [], container_engine.RunLimits(user="7")).stdout == "7\n"
         used.load(shared, index, tag)
         assert used.run(tag, [], container_engine.RunLimits(user="7")).stdout == "7\n"
-    assert _free_of(used, index)
+    assert _has_no_temporary_name(used, shared, index)
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -247,12 +248,34 @@ def test_what_a_killed_run_left_goes_even_where_nothing_is_to_do(shared: Cache, 
     index = _index(shared, top="left")
     with _tag(used, "left") as tag:
         used.load(shared, index, tag)
-        for each in _names(index):
+        for each in _name_temporary_images(shared, index):
             engine_program.run_program(name, "tag", tag, each)
-        assert not _free_of(used, index)
+        assert not _has_no_temporary_name(used, shared, index)
         used.load(shared, index, tag)
-        assert not used.find_digest(_names(index)[name == "buildah"])
-        used.remove(_names(index))
+        assert not used.find_digest(_name_temporary_images(shared, index)[name == "buildah"])
+        used.remove(_name_temporary_images(shared, index))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_builds_with_other_caches_load_the_same_image_at_the_same_time(
+    tmp_path: Path, name: str
+) -> None:
+    """The end of a load removes a temporary name, which must not be the one of another load."""
+    used = container_engines.need_engine(name)
+    caches = [Cache(tmp_path / f"cache{number}") for number in range(3)]
+    indexes = [_index(cache, top="contended") for cache in caches]
+    assert len({index.digest for index in indexes}) == 1
+    with contextlib.ExitStack() as stack:
+        tags = [stack.enter_context(_tag(used, f"contended-{number}")) for number in range(3)]
+        with ThreadPoolExecutor(len(caches)) as pool:
+            loads = [
+                pool.submit(used.load, cache, index, tag)
+                for cache, index, tag in zip(caches, indexes, tags, strict=True)
+            ]
+            assert [load.result() for load in loads] == tags
+        assert len({used.find_digest(tag) for tag in tags}) == 1
+    for cache, index in zip(caches, indexes, strict=True):
+        assert _has_no_temporary_name(used, cache, index)
 
 
 def test_a_program_of_an_engine_ends_with_us(tmp_path: Path) -> None:
