@@ -108,6 +108,25 @@ def _make_type_error(connection: Connection, media_type: str) -> UserError:
     )
 
 
+def read_small_blob(connection: Connection, digest: str) -> bytes:
+    """Return a small blob. The caller must check its hash, its signature or its content."""
+
+    def read_blob() -> bytes:
+        return connection.read_document(
+            connection.request(
+                "GET",
+                connection.url(f"blobs/{digest}"),
+                (200,),
+                headers={"Accept-Encoding": "identity"},
+                follow=True,
+                stream=True,
+            )
+        )
+
+    blob: bytes = connection.retry(f"reading blob {_shorten(digest)}", read_blob)
+    return blob
+
+
 def download_blob(name: str, digest: str, size: int, target: Path) -> None:
     """Download a blob of a repository, over a connection of its own.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from builder.core.secrets import redact
 from builder.images.oci import layer, oci_documents, reference
-from builder.images.registry.download import DOCUMENT_TYPES, read_document
+from builder.images.registry.download import DOCUMENT_TYPES, read_document, read_small_blob
 from builder.images.registry.transport import Connection, TransientError
 from builder.images.registry.upload import Meter, format_size, has_blob, send_blob
 from rosetta.core.errors import FAILED, UserError
@@ -204,29 +204,12 @@ def _verify_blob(connection: Connection, blob: _Blob) -> None:
         )
     if not isinstance(blob.source, bytes):
         return
-    content = connection.retry(
-        f"reading blob {blob.digest[7:19]}… back",
-        lambda: _read_small_blob(connection, blob.digest),
-    )
-    if content != blob.source:
+    if read_small_blob(connection, blob.digest) != blob.source:
         raise UserError(
             f"the registry gives another content for blob {blob.digest[7:19]}…",
             str(connection.reference),
             _NOTHING_TAGGED,
         )
-
-
-def _read_small_blob(connection: Connection, digest: str) -> bytes:
-    return connection.read_document(
-        connection.request(
-            "GET",
-            connection.url(f"blobs/{digest}"),
-            (200,),
-            headers={"Accept-Encoding": "identity"},
-            follow=True,
-            stream=True,
-        )
-    )
 
 
 def _verify_document(connection: Connection, name: str, expected: bytes) -> None:

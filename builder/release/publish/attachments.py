@@ -200,25 +200,6 @@ def find_document(connection: Connection, name: str) -> download.Document | None
     return download.read_document(connection, name)
 
 
-def read_small_blob(connection: Connection, digest: str) -> bytes:
-    """Return a small blob. The caller must check its hash or its signature."""
-
-    def read_blob() -> bytes:
-        return connection.read_document(
-            connection.request(
-                "GET",
-                connection.url(f"blobs/{digest}"),
-                (200,),
-                headers={"Accept-Encoding": "identity"},
-                follow=True,
-                stream=True,
-            )
-        )
-
-    blob: bytes = connection.retry(f"reading blob {digest[7:19]}…", read_blob)
-    return blob
-
-
 def _list_referrers(connection: Connection, digest: str) -> tuple[list[Descriptor], bool]:
     """Return the descriptors of what refers to an image.
 
@@ -247,7 +228,7 @@ def _read_attachment(connection: Connection, layer: Descriptor) -> Attachment:
         annotations = {}
     return Attachment(
         str(layer.get("mediaType")),
-        read_small_blob(connection, str(layer.get("digest"))),
+        download.read_small_blob(connection, str(layer.get("digest"))),
         {str(key): str(value) for key, value in annotations.items()},
     )
 

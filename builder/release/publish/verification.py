@@ -312,7 +312,7 @@ class _Verifier:
 
     def _read_platform(self, config: str) -> str:
         """Return the platform that the config of an image names."""
-        blob = attachments.read_small_blob(self.connection, config)
+        blob = download.read_small_blob(self.connection, config)
         document = download.Document("", config, blob).json()
         return f"{document.get('os')}/{document.get('architecture')}"
 
