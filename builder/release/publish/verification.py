@@ -180,8 +180,13 @@ class _Verifier:
             self._add("index", "this is the image of one platform, not an index over all platforms")
         else:
             self._check_statements("index", index.digest)
-            images = self._list_images(index)
-            self._run("index: platforms", lambda: self._find_platform_problem(set(images)))
+            images: dict[str, str] = {}
+
+            def find_platform_problem() -> str:
+                images.update(self._list_images(index))
+                return self._find_platform_problem(set(images))
+
+            self._run("index: platforms", find_platform_problem)
             for platform, digest in sorted(images.items()):
                 self._check_image(platform, digest)
                 self._check_statements(platform, digest)

@@ -247,6 +247,13 @@ def test_another_index_under_the_tag(published: Published) -> None:
     published.refused("index: signature: the signature is missing")
 
 
+def test_an_index_that_does_not_list_its_images(published: Published) -> None:
+    document = json.loads(published.index.document)
+    del document["manifests"]
+    image_push.move_tag(published.connection, "latest", oci_documents.encode_json(document))
+    published.refused("index: platforms: ")
+
+
 def test_an_index_signed_with_the_provenance_of_more_platforms(published: Published) -> None:
     """Even one that holds the key cannot forget a platform and keep the provenance."""
     document = json.loads(published.index.document)
