@@ -6,6 +6,7 @@ environments.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -29,9 +30,10 @@ _OLDEST_GLIBC_MINORS = {"aarch64": 17, "x86_64": 5}
 _MANYLINUX_ALIASES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _HIGHEST_MICRO = 99  # higher than the micro version of any Python release
+_FULL_VERSION = re.compile(r"3\.[0-9]+\.([0-9]+)")
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Environment:
     """A Python version, as "3.11", on an architecture, "amd64" or "arm64"."""
 
@@ -47,6 +49,10 @@ class Environment:
     def minor(self) -> int:
         """The minor version of Python: 11 for "3.11"."""
         return int(self.python.partition(".")[2])
+
+    def __lt__(self, other: Environment) -> bool:
+        """Return whether an environment is sorted before another one: 3.9 is before 3.11."""
+        return (self.minor, self.architecture) < (other.minor, other.architecture)
 
     def __str__(self) -> str:
         return f"Python {self.python} on {self.machine}"
@@ -118,10 +124,12 @@ def find_matching_environments(
             if marker_applies(marker, environment, micro)
         )
 
-    # Two micro versions suffice if a marker compares the full version with an order such as < or
-    # >=. A comparison with == or != to another micro version is not noticed.
-    with_lowest, with_highest = select(0), select(_HIGHEST_MICRO)
-    return with_lowest if with_lowest == with_highest else None
+    # The answer can change only at the micro versions that the marker names.
+    micros = {0, _HIGHEST_MICRO}
+    for text in _FULL_VERSION.findall(marker):
+        micros |= {max(int(text) - 1, 0), int(text), int(text) + 1}
+    selections = {select(micro) for micro in micros}
+    return selections.pop() if len(selections) == 1 else None
 
 
 def simplify_marker(marker: str, environments: Sequence[Environment]) -> str | None:
@@ -150,7 +158,7 @@ def build_marker(selected: Iterable[Environment], environments: Sequence[Environ
     Returns:
         The marker, or "" if all environments are selected.
     """
-    pythons = sorted({environment.python for environment in environments})
+    pythons = list(dict.fromkeys(environment.python for environment in sorted(environments)))
     machines = sorted({environment.machine for environment in environments})
     selected_pairs = {(environment.python, environment.machine) for environment in selected}
     pythons_by_machine = {

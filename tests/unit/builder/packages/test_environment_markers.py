@@ -36,10 +36,23 @@ GRID = environment_markers.list_environments(["3.11", "3.12", "3.13"], ["amd64",
         ("sys_platform == 'win32'", None),
         ("extra == 'gpu'", None),
         ("python_full_version >= '3.11.4'", "python_full_version >= '3.11.4'"),
+        ("python_full_version != '3.11.5'", "python_full_version != '3.11.5'"),
+        (
+            "python_full_version > '3.12.5' and python_full_version < '3.12.8'",
+            "python_full_version > '3.12.5' and python_full_version < '3.12.8'",
+        ),
     ],
 )
 def test_simplest(long: str, short: str | None) -> None:
     assert environment_markers.simplify_marker(long, GRID) == short
+
+
+def test_versions_are_compared_as_numbers() -> None:
+    grid = environment_markers.list_environments(["3.11", "3.9", "3.10"], ["amd64"])
+    assert [environment.python for environment in grid] == ["3.9", "3.10", "3.11"]
+    for count in (1, 2):
+        marker = environment_markers.build_marker(grid[:count], grid)
+        assert marker == f"python_version < '{grid[count].python}'"
 
 
 def test_a_written_marker_holds_where_it_was_chosen_and_nowhere_else() -> None:
