@@ -44,6 +44,8 @@ class Evidence:
         lines = [line for line in lines if line.endswith("\n")]
         try:
             entries = [json.loads(line) for line in lines]
+            if entries and not isinstance(entries[0], dict):
+                raise TypeError("the first line is not an object")
             for entry in entries[1:]:
                 key = _make_key(entry["settings"], entry["repeat"])
                 self._trials[key] = Outcome(**entry["outcome"])

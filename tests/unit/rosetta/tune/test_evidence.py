@@ -50,7 +50,12 @@ def test_evidence_of_another_tuning_is_refused(tmp_path: Path) -> None:
         errors.DIFFERS, where="tuned.jsonl", names=("card", "jax"), remedy="--evidence"
     ):
         Evidence(file, {**ABOUT, "card": "A100", "versions": {"jax": "0.11"}})
-    file.write_text("no evidence\n")
-    with errors.expect_user_error(errors.INVALID, where="tuned.jsonl"):
+
+
+@pytest.mark.parametrize("text", ["no evidence\n", "[1]\n", "3\n", 'null\n{"settings": {}}\n'])
+def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "tuned.jsonl"
+    file.write_text(text)
+    with errors.expect_user_error(errors.INVALID, where="tuned.jsonl", remedy="--evidence"):
         Evidence(file, ABOUT)
-    assert file.read_text() == "no evidence\n"
+    assert file.read_text() == text
