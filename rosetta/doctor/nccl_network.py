@@ -21,7 +21,9 @@ def check(machine: Machine) -> Iterator[Finding]:
     if not machine.gpus:
         return
     has_several_nodes = len(slurm_job.read_job_hosts(machine.environment)) > 1
-    yield from _check_rdma(machine, WARNING if has_several_nodes else NOTE)
+    network_level = WARNING if has_several_nodes else NOTE
+    yield from _check_rdma(machine, network_level)
+    yield from _check_plugin(machine, network_level)
     interfaces = [path.rpartition("/")[2] for path in machine.find_paths("/sys/class/net/*")]
     needs_nccl = has_several_nodes or len(machine.gpus) > 1
     level = BLOCKER if needs_nccl else WARNING
@@ -98,6 +100,42 @@ def _check_gpudirect(machine: Machine, level: str) -> Iterator[Finding]:
             "RDMA",
             "on the host: modprobe nvidia-peermem, or install the driver's open kernel modules",
         )
+
+
+def _check_plugin(machine: Machine, level: str) -> Iterator[Finding]:
+    """Check that NCCL finds the plugin that the network needs.
+
+    NCCL cannot use EFA without a plugin. If NCCL does not find a plugin, it uses TCP, and says so
+    only in its log.
+    """
+    chosen = machine.environment.get("NCCL_NET_PLUGIN", "").strip()
+    efa_devices = machine.find_paths("/sys/bus/pci/drivers/efa/*:*:*")
+    if chosen == "none" or not (chosen or efa_devices):
+        return
+    # NCCL takes the value as the path of a library, and as NAME in libnccl-net-NAME.so.
+    libraries = [chosen, f"libnccl-net-{chosen}.so"] if chosen else ["libnccl-net.so"]
+    if any(_can_load_library(machine, library) for library in libraries):
+        return
+    needed_by = f"NCCL_NET_PLUGIN={chosen}" if chosen else f"EFA ({len(efa_devices)} device(s))"
+    yield Finding(
+        "net-plugin-missing",
+        level,
+        f"NCCL finds no {libraries[-1]}, and uses TCP between nodes",
+        needed_by,
+        "install the plugin in the image (docs/how-to/use-a-cloud-network.md), or mount it and add "
+        "its folder to LD_LIBRARY_PATH",
+    )
+
+
+def _can_load_library(machine: Machine, library: str) -> bool:
+    """Return whether the dynamic loader finds a library by its path or its name."""
+    if "/" in library:
+        return machine.path_exists(library)
+    folders = machine.environment.get("LD_LIBRARY_PATH", "").split(":")
+    if any(folder and machine.path_exists(f"{folder}/{library}") for folder in folders):
+        return True
+    # The loader's cache is a binary file that has each path as text, with a zero byte at its end.
+    return f"/{library}\0" in machine.read_text("/etc/ld.so.cache")
 
 
 def _check_selection(

@@ -187,6 +187,14 @@ _NVIDIA = (
         example="eth0",
     ),
     _declare_variable(
+        "NCCL_NET_PLUGIN",
+        "NCCL",
+        "The plugin through which NCCL uses a network: ofi means libnccl-net-ofi.so, and none means"
+        " no plugin.",
+        DOCTOR,
+        example="ofi",
+    ),
+    _declare_variable(
         "NCCL_P2P_DISABLE",
         "NCCL",
         "1: GPUs exchange data through the memory of the host, which is slow.",

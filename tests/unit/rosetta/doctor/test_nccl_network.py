@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -92,3 +94,55 @@ def test_variables_that_select_devices(
     assert find_levels(examined).get("nccl-names-nothing") == level
     if level:
         assert find_finding(examined, "nccl-names-nothing").where == name
+
+
+def with_efa(root: Path) -> None:
+    write_files(root, **{"sys__bus__pci__drivers__efa__0000:00:1d.0__device": "0xefa2\n"})
+
+
+@pytest.mark.parametrize(
+    ("environment", "libraries", "level"),
+    [
+        ({}, [], "warning"),
+        ({}, ["opt/x/libnccl-net.so"], "warning"),
+        ({}, ["opt/x/libnccl-net.so", "cached"], None),
+        ({"LD_LIBRARY_PATH": ":/opt/x:"}, ["opt/x/libnccl-net.so"], None),
+        ({"NCCL_NET_PLUGIN": "none"}, [], None),
+        ({"NCCL_NET_PLUGIN": "ofi"}, ["opt/x/libnccl-net.so", "cached"], "warning"),
+        ({"NCCL_NET_PLUGIN": "ofi"}, ["opt/x/libnccl-net-ofi.so", "cached"], None),
+        ({"NCCL_NET_PLUGIN": "/opt/x/n.so"}, ["opt/x/n.so"], None),
+        ({"NCCL_NET_PLUGIN": "/opt/x/n.so"}, [], "warning"),
+    ],
+)
+def test_efa_needs_the_plugin_of_nccl(
+    tmp_path: Path, environment: dict[str, str], libraries: list[str], level: str | None
+) -> None:
+    with_efa(tmp_path)
+    write_files(tmp_path, **{name.replace("/", "__"): "" for name in libraries if "/" in name})
+    if "cached" in libraries:
+        write_loader_cache(tmp_path, f"/{libraries[0]}")
+    # Folders of LD_LIBRARY_PATH are below the root of the machine, too.
+    examined = make_machine(tmp_path, environment={**TWO_NODES, **environment})
+    assert find_levels(examined).get("net-plugin-missing") == level
+    one_node = make_machine(tmp_path, environment=environment)
+    assert find_levels(one_node).get("net-plugin-missing") == (level and "note")
+
+
+def write_loader_cache(root: Path, path: str) -> None:
+    """Compile this library, and let ldconfig write the loader's cache of the machine."""
+    compiler, ldconfig = shutil.which("gcc"), shutil.which("ldconfig", path="/sbin:/usr/sbin")
+    if not compiler or not ldconfig:
+        pytest.skip("NOT CHECKED: needs gcc and ldconfig")
+    library = root / path.lstrip("/")
+    soname = f"-Wl,-soname,{library.name}"
+    command = [compiler, "-shared", soname, "-o", str(library), "-x", "c", "/dev/null"]
+    subprocess.run(command, check=True)
+    (root / "etc").mkdir(exist_ok=True)
+    (root / "etc/ld.so.conf").write_text(f"{Path(path).parent}\n")
+    subprocess.run([ldconfig, "-r", str(root)], check=True)
+
+
+def test_a_plugin_without_efa_is_not_needed(tmp_path: Path) -> None:
+    with_rdma(tmp_path)
+    examined = make_machine(tmp_path, environment=TWO_NODES)
+    assert "net-plugin-missing" not in find_levels(examined)
