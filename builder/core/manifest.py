@@ -218,6 +218,11 @@ class Line(_Model):
         None, description="The last day of support. Leave the key out while no day is set."
     )
 
+    @property
+    def lock(self) -> str:
+        """The path of the lock of the common requirements."""
+        return self.common.removesuffix(".in") + ".txt"
+
     @model_validator(mode="after")
     def _check_python(self) -> Line:
         if self.python not in self.pythons:
@@ -243,6 +248,13 @@ class Distribution(_Model):
         description="The processors that the distribution is built for.",
         min_length=1,
         strict=False,
+    )
+    requirements: RepoPath | None = Field(
+        None,
+        description=(
+            "What the distribution needs beyond what its sources declare. Default: "
+            "`locks/NAME.in`, if that file exists."
+        ),
     )
 
 

@@ -144,6 +144,45 @@ def _download(url: str, what: str) -> tuple[bytes, str, str]:
     ) from problem
 
 
+def _list_files(project: str) -> tuple[str, str, list[tuple[str, str, str]]]:
+    """Return the files that the index has of a project.
+
+    Returns:
+        The URL of the project's page, the same after redirections, and for each file its link,
+        its sha256 and the time of its upload. The last two are empty if the index has none.
+
+    Raises:
+        UserError: The index cannot be read.
+    """
+    page = (find_index_url() or _PUBLIC).rstrip("/") + f"/{project}/"
+    body, content_type, final_url = _download(page, f"the index page of {project}")
+    try:
+        if content_type.endswith("json"):
+            files = [
+                (
+                    entry["url"],
+                    entry.get("hashes", {}).get("sha256", ""),
+                    str(entry.get("upload-time") or ""),
+                )
+                for entry in json.loads(body)["files"]
+            ]
+        else:
+            link_parser = _LinkParser()
+            link_parser.feed(body.decode("utf-8", "replace"))
+            files = [
+                (href.partition("#")[0], href.partition("#sha256=")[2], "")
+                for href in link_parser.hrefs
+            ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"the index page of {project} is not valid (a login page or a proxy's answer?)",
+            redact(page),
+            "check the index settings",
+            kind=INVALID,
+        ) from error
+    return page, final_url, files
+
+
 def _find_file(project: str, hashes: frozenset[str], part: str) -> tuple[str, str, str]:
     """Return the name, the URL and the hash of a file in the index.
 
@@ -155,29 +194,8 @@ def _find_file(project: str, hashes: frozenset[str], part: str) -> tuple[str, st
     Raises:
         UserError: The index cannot be read, or has no such file.
     """
-    page = (find_index_url() or _PUBLIC).rstrip("/") + f"/{project}/"
-    body, content_type, final_url = _download(page, f"the index page of {project}")
-    try:
-        if content_type.endswith("json"):
-            candidates = [
-                (entry["url"], entry.get("hashes", {}).get("sha256", ""))
-                for entry in json.loads(body)["files"]
-            ]
-        else:
-            link_parser = _LinkParser()
-            link_parser.feed(body.decode("utf-8", "replace"))
-            candidates = [
-                (href.partition("#")[0], href.partition("#sha256=")[2])
-                for href in link_parser.hrefs
-            ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"the index page of {project} is not valid (a login page or a proxy's answer?)",
-            redact(page),
-            "check the index settings",
-            kind=INVALID,
-        ) from error
-    for href, digest in candidates:
+    page, final_url, files = _list_files(project)
+    for href, digest, _ in files:
         url = urllib.parse.urljoin(final_url, href)
         name = urllib.parse.unquote(urllib.parse.urlsplit(url).path.rpartition("/")[2])
         if digest in hashes and part in name:
@@ -199,6 +217,26 @@ def _with_credentials(url: str, page: str) -> str:
     if file_host == page_host and page_parts.username:
         return urllib.parse.urlunsplit(file_parts._replace(netloc=page_parts.netloc))
     return url
+
+
+def find_upload_day(project: str, hashes: frozenset[str]) -> str | None:
+    """Return the day on which the index got the first of some files.
+
+    Args:
+        project: The project that has the files.
+        hashes: The sha256 of the files.
+
+    Returns:
+        The day in UTC, as YYYY-MM-DD, or None if the index does not tell. PEP 700 describes the
+        field, which an index in HTML does not have.
+
+    Raises:
+        UserError: The index cannot be read.
+    """
+    _, _, files = _list_files(project)
+    times = [time for _, digest, time in files if digest in hashes]
+    days = [time[:10] for time in times if re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T.*Z$", time)]
+    return min(days, default=None)
 
 
 def fetch_file(

@@ -118,7 +118,7 @@ def _request_locks(
     """
     common = read_requirements(manifest.folder(manifest.lines[line].common))
     by_accelerator = _read_accelerator_requirements(manifest, line, common)
-    common_path = manifest.lines[line].common.removesuffix(".in") + ".txt"
+    common_path = manifest.lines[line].lock
     requests = [
         Request(
             _join_requirements(common, *by_accelerator.values()),
@@ -134,8 +134,7 @@ def _request_locks(
         own_environments = environment_markers.list_environments(
             pythons, distribution.architectures
         )
-        own_file = manifest.folder(f"locks/{name}.in")
-        own_requirements = read_requirements(own_file) if own_file.exists() else ()
+        own_requirements = _read_own_requirements(manifest, name)
         source_requirements = [declared[source].requirements for source in distribution.sources]
         for accelerator in distribution.accelerators:
             requirements = _join_requirements(
@@ -144,6 +143,14 @@ def _request_locks(
             path = f"locks/{name}-{accelerator}.txt"
             requests.append(Request(requirements, rules, own_environments, path))
     return requests
+
+
+def _read_own_requirements(manifest: Manifest, name: str) -> tuple[str, ...]:
+    """Return what a distribution needs beyond what its sources declare."""
+    if named_file := manifest.distribution(name).requirements:
+        return read_requirements(manifest.folder(named_file))
+    file = manifest.folder(f"locks/{name}.in")
+    return read_requirements(file) if file.exists() else ()
 
 
 def _read_accelerator_requirements(

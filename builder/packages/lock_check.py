@@ -151,7 +151,7 @@ def _find_unknown_locks(manifest: Manifest) -> list[str]:
         for name, distribution in manifest.distributions.items()
         for accelerator in distribution.accelerators
     }
-    known_paths |= {line.common.removesuffix(".in") + ".txt" for line in manifest.lines.values()}
+    known_paths |= {line.lock for line in manifest.lines.values()}
     known_paths |= {f"locks/{name}.txt" for name in ("build", "builder", "docs")}
     known_paths |= set(version_pins.list_lock_paths(manifest))
     files = (manifest.root / "locks").rglob("[!.]*.txt")

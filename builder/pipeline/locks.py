@@ -11,6 +11,7 @@ from builder.packages import (
     debian_resolution,
     declared_requirements,
     environment_markers,
+    jax_releases,
     line_locks,
     lock_check,
     lock_file,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from builder.core.command_context import Context
     from builder.core.manifest import Manifest
     from builder.packages.line_locks import Plan
+    from builder.packages.lock_file import Pin
     from builder.upstream.source import Access
 
 # The builder runs on each of these versions, whatever Pythons the lines of the manifest have.
@@ -101,6 +103,7 @@ def _resolve_and_write(
     new_paths = [path for path in _lock_paths(inputs.plans) if not (loaded.root / path).exists()]
     texts = dict(inputs.records)
     changes: dict[str, list[str]] = {}
+    common_pins: dict[str, list[Pin]] = {}
     for plan in inputs.plans:
         keys = {lock.path: lock.key for lock in plan.all_locks}
         for path, pins in line_locks.resolve_locks(loaded, plan, upgrade, offline=offline).items():
@@ -108,6 +111,10 @@ def _resolve_and_write(
             changes[path] = lock_file.describe_changes(
                 line_locks.read_existing_pins(loaded.root / path), pins
             )
+            if path == loaded.lines[plan.line].lock:
+                common_pins[plan.line] = pins
+    if record := jax_releases.update_record(loaded, common_pins, offline=offline):
+        texts[jax_releases.RECORD] = record
     for path, text in texts.items():
         line_locks.write_changed(loaded.root / path, text)
     return changes, new_paths
@@ -125,6 +132,7 @@ def check_locks(inputs: Inputs) -> dict[str, Any]:
         *lock_check.check_lock_files(loaded, plans, inputs.records),
         *debian_resolution.find_problems(loaded, [plan.line for plan in plans]),
         *header_packages.find_problems(loaded),
+        *jax_releases.find_problems(loaded, _read_common_pins(loaded, plans)),
         *branch_problems,
     ]
     notes = [
@@ -140,6 +148,15 @@ def check_locks(inputs: Inputs) -> dict[str, Any]:
             problems += _list_resolution_changes(loaded, plan)
             problems += lock_check.find_idle_overrides(loaded, plan)
     return {"problems": problems, "notes": notes, "locks": _lock_paths(plans)}
+
+
+def _read_common_pins(loaded: Manifest, plans: Iterable[Plan]) -> dict[str, list[Pin]]:
+    """Return the pins of the common lock of each line that has one."""
+    return {
+        plan.line: pins
+        for plan in plans
+        if (pins := line_locks.read_existing_pins(loaded.root / loaded.lines[plan.line].lock))
+    }
 
 
 def _list_resolution_changes(loaded: Manifest, plan: Plan) -> list[str]:

@@ -19,6 +19,7 @@ class Index:
 
     def __init__(self) -> None:
         self.files: dict[str, dict[str, bytes]] = {}
+        self.upload_times: dict[str, str] = {}  # by the name of the file
         self.html = False
         self.fault = ""
         self.user = ""
@@ -74,8 +75,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             )
             self._send(f"<!DOCTYPE html><html><body>{links}</body></html>".encode(), "text/html")
             return
+        times = self.index.upload_times
         files = [
-            {"filename": name, "url": f"/file/{project}/{name}", "hashes": {"sha256": digest}}
+            {
+                "filename": name,
+                "url": f"/file/{project}/{name}",
+                "hashes": {"sha256": digest},
+                **({"upload-time": times[name]} if name in times else {}),
+            }
             for name, digest in entries.items()
         ]
         self._send(

@@ -118,7 +118,7 @@ def compile_time_pins(
     Raises:
         UserError: The locks lack jaxlib, pybind11 or the frontend of cuDNN.
     """
-    common = manifest.folder(manifest.lines[line].common.removesuffix(".in") + ".txt")
+    common = manifest.folder(manifest.lines[line].lock)
     pins = {
         pin.name: pin
         for pin in _matching_pins(common, python, architecture)

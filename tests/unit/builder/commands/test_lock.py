@@ -148,6 +148,39 @@ def test_every_lock_is_a_part_of_one_resolution(repo: Path) -> None:
         assert "://" not in text
 
 
+def test_the_release_of_jax_is_recorded_with_the_day_that_the_index_gives(
+    repo: Path, index: Index, tmp_path: Path
+) -> None:
+    publish_wheel(index, tmp_path, "jax", "0.12.0")
+    index.upload_times["jax-0.12.0-py3-none-any.whl"] = "2026-10-19T10:39:30.344640Z"
+    (repo / "locks/l/common.in").write_text("base  # the ground\njax  # the framework\n")
+    _run(repo)
+    record = repo / "locks/jax.json"
+    entry = {"version": "0.12.0", "released": "2026-10-19"}
+    assert json.loads(record.read_text()) == {"schema": 1, "lines": {"l": entry}}
+    assert _problems(repo) == []
+    record.write_text(record.read_text().replace("0.12.0", "0.11.2"))
+    (problem,) = _problems(repo)
+    assert all(word in problem for word in ("locks/jax.json", "0.12.0", "0.11.2"))
+    _run(repo, offline=True)
+    assert json.loads(record.read_text())["lines"]["l"] == {**entry, "released": None}
+    _run(repo)
+    assert json.loads(record.read_text())["lines"]["l"] == entry
+
+
+def test_distributions_may_share_their_own_requirements(repo: Path) -> None:
+    manifest_file = repo / "manifest.yaml"
+    shared = manifest_file.read_text().replace(
+        "sources: [one], ", "sources: [one], requirements: locks/two.in, "
+    )
+    manifest_file.write_text(shared)
+    _run(repo)
+    assert "extra==1" in _pins(repo, "one-cpu.txt")
+    manifest_file.write_text(shared.replace("locks/two.in", "locks/no-such-file.in"))
+    with errors.expect_user_error(errors.MISSING, where="locks/no-such-file.in"):
+        _run(repo)
+
+
 def test_again_changes_nothing_and_new_releases_come_only_when_asked_for(
     repo: Path, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -164,3 +164,17 @@ def test_settings_of_pip_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert package_index.find_ca_bundle() == "/ca.pem"
     monkeypatch.setenv("UV_DEFAULT_INDEX", "corp=https://uv.example/simple")
     assert package_index.find_index_url() == "https://uv.example/simple"
+
+
+def test_the_day_of_an_upload_is_that_of_the_first_of_the_files(
+    server: Index, digest: str, tmp_path: Path
+) -> None:
+    other = tmp_path / "thing-1.0-cp313-cp313-linux_x86_64.whl"
+    other.write_bytes(b"a later file")
+    hashes = frozenset({digest, server.add("thing", other)})
+    assert package_index.find_upload_day("thing", hashes) is None
+    server.upload_times = {NAME: "2026-10-21T23:59:05.013431Z", other.name: "2026-10-22T01:00:00Z"}
+    assert package_index.find_upload_day("thing", hashes) == "2026-10-21"
+    assert package_index.find_upload_day("thing", frozenset({"0" * 64})) is None
+    server.html = True
+    assert package_index.find_upload_day("thing", hashes) is None
