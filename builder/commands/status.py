@@ -62,14 +62,16 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     environment_assembly.refuse_unmarked(output, reports.FILE)
     earlier = reports.read_earlier_page(arguments.earlier) if arguments.earlier else []
     folders = [Path(name).absolute() for name in arguments.reports or ["build/nightly/reports"]]
-    documents = reports.select_newest([*earlier, *reports.read_folders(folders)], arguments.keep)
+    documents = reports.sort_newest_first([*earlier, *reports.read_folders(folders)])
     if not documents:
         raise UserError(
             "there is no report yet", str(folders[0]), "make one: python build.py nightly"
         )
-    content = page.make_content(
-        [reports.parse_report(document, document["date"]) for document in documents]
-    )
+    parsed = [reports.parse_report(document, document["date"]) for document in documents]
+    selected = page.select_reports(parsed, arguments.keep)
+    days = {report.date for report in selected}
+    documents = [document for document in documents if document["date"] in days]
+    content = page.make_content(selected)
     badges = page.draw_badges(content)
     _write_page(output, documents, content, badges)
     data = {
@@ -78,6 +80,10 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         "nights": len(documents),
         "newest": content.newest.date,
         "verdicts": {status.title: status.verdict for status in content.titles},
+        "lines": {
+            status.name: {"first_green": status.first_green, "days": status.days}
+            for status in content.lines
+        },
     }
     return Result(data, _format_summary(content, output, len(documents)))
 
@@ -99,11 +105,12 @@ def _write_page(
 
 
 def _format_summary(content: PageContent, output: Path, night_count: int) -> str:
-    """Return for people the verdict on each title and the path of the page."""
+    """Return for people the verdict on each title, the JAX of each line, and the page's path."""
     lines = []
     for status in content.titles:
         last_green = f"last green {status.last_green}" if status.last_green else "never green"
         lines.append(f"{status.title:<14}{status.verdict:<7}{last_green}")
+    lines += [f"line {status.name}: JAX {status.jax}" for status in content.lines]
     lines.append(
         f"{output / 'index.html'} shows {format_count(night_count, 'night')}, the newest of "
         + content.newest.date

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from builder import __version__
+from builder.packages import jax_releases
 from builder.release.counted_nouns import format_count
 from builder.release.nightly import stages
 from builder.release.nightly.nightly_run import GREEN_STATES
@@ -55,10 +57,7 @@ def report_as_json(run: NightlyRun, manifest: Manifest, commit: str | None) -> d
         "seconds": {stage: round(value, 1) for stage, value in seconds.items()},
         "steps": [_report_step(record) for record in sorted(records.values(), key=_step_order)],
         "sources": {name: _report_source(name, manifest, records) for name in manifest.sources},
-        "lines": {
-            name: {"until": line.until, "support": line.support}
-            for name, line in manifest.lines.items()
-        },
+        "lines": _report_lines(manifest),
         "distributions": {
             name: {"line": distribution.line, "sources": list(distribution.sources)}
             for name, distribution in manifest.distributions.items()
@@ -68,6 +67,19 @@ def report_as_json(run: NightlyRun, manifest: Manifest, commit: str | None) -> d
             _report_publication(title, images, records)
             for title in dict.fromkeys(target.title for target in targets)
         ],
+    }
+
+
+def _report_lines(manifest: Manifest) -> dict[str, dict[str, Any]]:
+    """Return the support of each line, and the release of JAX that the line has locked."""
+    releases = jax_releases.load_record(manifest.root / jax_releases.RECORD)
+    return {
+        name: {
+            "until": line.until,
+            "support": line.support,
+            "jax": asdict(releases[name]) if name in releases else None,
+        }
+        for name, line in manifest.lines.items()
     }
 
 

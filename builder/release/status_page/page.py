@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,17 +60,53 @@ class TitleStatus:
 
 
 @dataclass(frozen=True)
+class LineStatus:
+    """The status of a line.
+
+    Attributes:
+        name: The name of the line.
+        line: The line, as the newest report has it.
+        distributions: The distributions of the line.
+        first_green: The day of the first run in which every distribution of the line was green
+            with the JAX that the line has now, or None if there was none.
+        days: The days from the release of that JAX to `first_green`, or to the newest run if
+            `first_green` is None. None if the day of the release is not known.
+    """
+
+    name: str
+    line: Line
+    distributions: tuple[str, ...]
+    first_green: str | None
+    days: int | None
+
+    @property
+    def jax(self) -> str:
+        """The JAX of the line, and how long after its release the line was green."""
+        if self.line.jax is None:
+            return "none"
+        if self.days is None:
+            return f"{self.line.jax.version}; the day of its release is not known"
+        release = f"{self.line.jax.version} of {self.line.jax.released}"
+        days = format_count(self.days, "day")
+        if self.first_green:
+            return f"{release}: first green night on {self.first_green}, {days} later"
+        return f"{release}: no green night so far, {days} later"
+
+
+@dataclass(frozen=True)
 class PageContent:
     """Everything that the template prints.
 
     Attributes:
         newest: The newest report.
         titles: The status of each distribution for each accelerator.
+        lines: The status of each line.
         held_sources: The sources whose pins did not move to the tip, with their names.
     """
 
     newest: Report
     titles: tuple[TitleStatus, ...]
+    lines: tuple[LineStatus, ...]
     held_sources: tuple[tuple[str, Source], ...]
 
     @property
@@ -95,7 +132,63 @@ def make_content(reports: Sequence[Report]) -> PageContent:
         if source.state not in _MOVED_STATES
     ]
     titles = [_make_status(reports, publication) for publication in newest.published]
-    return PageContent(newest, tuple(titles), tuple(held_sources))
+    lines = [_make_line_status(reports, name) for name in newest.lines]
+    return PageContent(newest, tuple(titles), tuple(lines), tuple(held_sources))
+
+
+def select_reports(reports: Sequence[Report], count: int) -> list[Report]:
+    """Return the newest reports, and the older ones that show when a line was first green.
+
+    Args:
+        reports: The reports, newest first.
+        count: How many of the newest reports are kept in any case.
+    """
+    lines = reports[0].lines if reports else ()
+    first_green_days = {find_first_green(reports, name) for name in lines}
+    return [
+        report
+        for index, report in enumerate(reports)
+        if index < count or report.date in first_green_days
+    ]
+
+
+def find_first_green(reports: Sequence[Report], line: str) -> str | None:
+    """Return the day of the first run in which every distribution of a line was green.
+
+    Only runs with the JAX that the line has in the newest report count.
+
+    Args:
+        reports: The reports, newest first.
+        line: The name of the line.
+    """
+    jax = reports[0].lines[line].jax
+    if jax is None:
+        return None
+    green_days = [report.date for report in reports if _is_line_green(report, line, jax.version)]
+    return min(green_days, default=None)
+
+
+def _is_line_green(report: Report, line: str, version: str) -> bool:
+    """Return whether a report has the line with this JAX, and every title of the line is green."""
+    entry = report.lines.get(line)
+    if entry is None or entry.jax is None or entry.jax.version != version:
+        return False
+    verdicts = {judge_title(report, title) for title in report.list_titles(line)}
+    return verdicts == {"green"}
+
+
+def _make_line_status(reports: Sequence[Report], name: str) -> LineStatus:
+    newest = reports[0]
+    line = newest.lines[name]
+    distributions = tuple(
+        distribution for distribution, entry in newest.distributions.items() if entry.line == name
+    )
+    first_green = find_first_green(reports, name)
+    days = None
+    if line.jax and line.jax.released:
+        until = dt.date.fromisoformat(first_green or newest.date)
+        days = (until - dt.date.fromisoformat(line.jax.released)).days
+    return LineStatus(name, line, distributions, first_green, days)
 
 
 def _make_status(reports: Sequence[Report], publication: Publication) -> TitleStatus:

@@ -142,11 +142,19 @@ class Source(_Model):
     over_time: list[PastState] = []
 
 
+class JaxRelease(_Model):
+    """A release of JAX, and the day on which the package index got it, if that is known."""
+
+    version: str
+    released: Day | None = None
+
+
 class Line(_Model):
-    """The support level of a line, and the day on which it ends."""
+    """The support level of a line, the day on which it ends, and the JAX of the line."""
 
     support: str | None = None
     until: Day | None = None
+    jax: JaxRelease | None = None
 
 
 class Distribution(_Model):
@@ -170,6 +178,16 @@ class Report(_Model):
     distributions: dict[str, Distribution]
     images: list[Image]
     published: list[Publication]
+
+    def list_titles(self, line: str) -> list[str]:
+        """Return the titles of the images of a line."""
+        titles = [
+            image.title
+            for image in self.images
+            if image.distribution in self.distributions
+            and self.distributions[image.distribution].line == line
+        ]
+        return list(dict.fromkeys(titles))
 
 
 def parse_report(data: Any, where: str) -> Report:
@@ -290,7 +308,7 @@ def _download_json(url: str) -> Any:
         return json.loads(content)
 
 
-def select_newest(documents: Iterable[Any], count: int) -> list[Any]:
-    """Return the newest reports, newest first. Of two reports of one day, the later one is used."""
+def sort_newest_first(documents: Iterable[Any]) -> list[Any]:
+    """Return the reports, newest first. Of two reports of one day, the later one is used."""
     by_date = {document["date"]: document for document in documents}
-    return [by_date[date] for date in sorted(by_date, reverse=True)[:count]]
+    return [by_date[date] for date in sorted(by_date, reverse=True)]

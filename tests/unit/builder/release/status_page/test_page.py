@@ -8,6 +8,15 @@ from builder.release.status_page import page, reports
 from tests.support import nightly_report
 
 
+def _report_with_jax(
+    day: str, version: str = "0.12.0.1", released: str | None = "2026-10-21", *, green: bool = True
+) -> dict[str, Any]:
+    """Return a report whose only line has this JAX."""
+    report = nightly_report.make_report(day, green=green)
+    report["lines"]["line"]["jax"] = {"version": version, "released": released}
+    return report
+
+
 def _content(*documents: dict[str, Any]) -> page.PageContent:
     return page.make_content([reports.parse_report(document, "here") for document in documents])
 
@@ -130,3 +139,54 @@ def test_what_upstream_writes_is_text_and_an_address_elsewhere_is_no_link() -> N
     seen.feed(page.render_page(_content(hostile)))
     assert "script" not in seen.tags
     assert set(seen.addresses) == {"reports.json"}
+
+
+def test_a_line_counts_the_days_from_the_release_of_its_jax_to_its_first_green_night() -> None:
+    content = _content(
+        _report_with_jax("2026-10-26", green=False),
+        _report_with_jax("2026-10-25"),
+        _report_with_jax("2026-10-24"),
+        _report_with_jax("2026-10-22", green=False),
+        _report_with_jax("2026-10-21", "0.11.2", "2026-09-01"),
+    )
+    (line,) = content.lines
+    assert (line.first_green, line.days) == ("2026-10-24", 3)
+    assert "2026-10-24, 3 days later" in page.render_page(content)
+
+
+def test_a_line_that_was_never_green_counts_to_the_newest_night() -> None:
+    """A green night with an earlier JAX, or before reports named one, does not count."""
+    (line,) = _content(
+        _report_with_jax("2026-10-23", green=False),
+        _report_with_jax("2026-10-22", "0.11.2"),
+        nightly_report.make_report("2026-10-21"),
+    ).lines
+    assert (line.first_green, line.days) == (None, 2)
+
+
+def test_a_line_is_green_only_if_each_of_its_titles_is() -> None:
+    report = _report_with_jax("2026-10-24")
+    other = {**report["images"][0], "accelerator": "cuda13"}
+    report["images"].append(other)
+    report["published"].append(
+        {**report["published"][0], "title": "thing-cuda13", "state": "not-asked", "green": False}
+    )
+    assert _content(report).lines[0].first_green is None
+    report["published"][1].update(state="ok", green=True)
+    assert _content(report).lines[0].first_green == "2026-10-24"
+
+
+def test_no_days_are_counted_from_a_day_that_is_not_known() -> None:
+    (line,) = _content(_report_with_jax("2026-10-24", released=None)).lines
+    assert (line.first_green, line.days) == ("2026-10-24", None)
+    assert _content(nightly_report.make_report()).lines[0].jax == "none"
+
+
+def test_the_first_green_night_stays_when_older_nights_go() -> None:
+    days = ("2026-10-27", "2026-10-26", "2026-10-25", "2026-10-24")
+    nights = [reports.parse_report(_report_with_jax(day), "here") for day in days]
+    assert [night.date for night in page.select_reports(nights, 2)] == [
+        "2026-10-27",
+        "2026-10-26",
+        "2026-10-24",
+    ]

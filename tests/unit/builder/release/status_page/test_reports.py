@@ -11,15 +11,13 @@ from tests.support import errors, nightly_report
 from tests.support.web_server import serve_answers
 
 
-def test_newest_first_one_a_day_and_no_more_than_asked() -> None:
-    found = reports.select_newest(
+def test_newest_first_and_one_a_day() -> None:
+    found = reports.sort_newest_first(
         [
-            nightly_report.make_report("2026-11-26"),
             nightly_report.make_report("2026-11-28", builder="old"),
             nightly_report.make_report("2026-11-27"),
             nightly_report.make_report("2026-11-28"),
-        ],
-        2,
+        ]
     )
     assert [(each["date"], each["builder"]) for each in found] == [
         ("2026-11-28", "0.1.0"),
