@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--distribution",
         metavar="NAME",
         default="",
-        help="the distribution to build: t5x, pax or pax-1.4 (required)",
+        help="the distribution to build: t5x, pax, t5x-next, pax-next, pax-1.4 (required)",
     )
     parser.add_argument(
         "--accelerator",

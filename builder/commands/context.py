@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to `parser`."""
-    parser.add_argument(
-        "distribution", metavar="NAME", help="the distribution: t5x, pax or pax-1.4"
-    )
+    parser.add_argument("distribution", metavar="NAME", help="the distribution, such as t5x or pax")
     parser.add_argument(
         "folder", metavar="DIR", help="the folder that gets one folder for each layer"
     )

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--distribution",
         metavar="NAME",
         default="",
-        help="t5x, pax or pax-1.4 (default: the first one whose sources can be reached)",
+        help="such as t5x or pax-1.4 (default: the first one whose sources can be reached)",
     )
     parser.add_argument(
         "--output",

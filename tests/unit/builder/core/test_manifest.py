@@ -25,7 +25,7 @@ def _load(tmp_path: Path, old: str = "", new: str = "") -> manifest.Manifest:
 
 def test_the_real_manifest_loads(tmp_path: Path) -> None:
     loaded = _load(tmp_path)
-    assert set(loaded.distributions) == {"t5x", "pax", "pax-1.4"}
+    assert set(loaded.distributions) == {"t5x", "pax", "t5x-next", "pax-next", "pax-1.4"}
     source = loaded.source("t5x")
     assert isinstance(source, manifest.GitSource)
     assert source.patches == tmp_path / "patches/t5x"

@@ -160,7 +160,7 @@ def test_one_jaxlib_for_every_accelerator_of_a_line() -> None:
     locks = Path(__file__).parents[4] / "locks"
     if not locks.is_dir():
         pytest.skip("NOT CHECKED: the locks are in the checkout")
-    for line in ("current", "pax-1.4"):
+    for line in ("current", "next", "pax-1.4"):
         versions = {
             row.split()[0]
             for file in (locks / line).glob("common*.txt")
@@ -168,7 +168,7 @@ def test_one_jaxlib_for_every_accelerator_of_a_line() -> None:
             if row.startswith("jaxlib==")
         }
         assert len(versions) == 1
-    for distribution in ("t5x", "pax"):
+    for distribution in ("t5x", "pax", "t5x-next", "pax-next"):
         found = {
             row.split()[0]
             for file in locks.glob(f"{distribution}-c*.txt")
