@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from builder.core import manifest
@@ -48,7 +49,8 @@ reason and ends with status 2. `--transformer-engine no` builds an image without
 _LAYERS = """
 The table lists the layers from the bottom up. Files of a layer are sorted, belong to root, and have
 the date 1980-01-01, so the digest depends only on the content. `t5x` and `pax` for the same GPUs
-share all layers below `own`. A new commit of T5X changes the last two layers.
+share all layers below `own`. A new version of one package changes one of the `python` layers. An
+edit of one file of rosetta changes one of the `rosetta` layers. Each of them also changes `record`.
 """
 _DEBIAN = """
 These packages are installed into every base, together with those that they need.
@@ -177,10 +179,15 @@ LAYERS = {
     "cuda": ("the CUDA libraries of NVIDIA (not in images for the CPU)", "the lock"),
     "jax": ("jax, jaxlib, the CUDA plugins and Transformer Engine", "the lock"),
     "tensorflow": ("TensorFlow, TensorFlow Text and Keras", "the lock"),
-    "python": ("all other packages that the distributions of the line share", "the lock"),
+    "python": (
+        "all other packages that the distributions share, by the hash of the name",
+        "the lock",
+    ),
     "own": ("packages that only this distribution has", "the lock"),
     "sources": ("the patched sources", "a pin or a patch"),
-    "rosetta": ("the package `rosetta`, the programs, licences and `lock.json`", "every change"),
+    "licences": ("the licence texts", "the lock, a pin or a patch"),
+    "rosetta": ("the package `rosetta`, by the hash of the path", "an edit of `rosetta/`"),
+    "record": ("the programs, the patches, `lock.json` and the entrypoint", "every change"),
 }
 _VARIABLE_MEANINGS = {
     "PATH": "the programs of rosetta first, those of Python packages last",
@@ -231,7 +238,7 @@ def render(root: Path) -> str:
         f"\n## Layers\n{_LAYERS}",
         _render_table(
             ("layer", "content", "changes with"),
-            ((f"`{name}`", *LAYERS[name]) for name in _layer_names()),
+            _layer_rows(),
         ),
         f"\n## Folders and files\n{_FOLDERS}",
         _render_table(("path", "content"), ((f"`{path}`", text) for path, text in PATHS.items())),
@@ -346,8 +353,12 @@ def _cuda_versions(shipped: Manifest, line: str, accelerator: str) -> dict[str, 
     }
 
 
-def _layer_names() -> list[str]:
-    return ["base", "os", *layer_assignment.ORDER, "sources", "rosetta"]
+def _layer_rows() -> Iterator[list[str]]:
+    names = ["base", "os", *layer_assignment.LAYERS]
+    counts = Counter(map(layer_assignment.find_group, names))
+    for group, count in counts.items():
+        name = f"`{group}`" if count == 1 else f"`{group}-1` to `{group}-{count}`"
+        yield [name, *LAYERS[group]]
 
 
 def _variable_rows() -> Iterator[list[str]]:

@@ -20,13 +20,14 @@ from builder.upstream import source, source_lock, source_tree
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from builder.core.command_context import Context
     from builder.core.manifest import Manifest
     from builder.images.base.base_image import Base
     from builder.images.oci.layer import Layer
     from builder.images.oci.tar_entry import Entry
+    from builder.packages.environment_assembly import Part
     from builder.packages.package_installation import Packages
     from builder.packages.python_interpreter import Interpreter
     from builder.upstream.source import Access
@@ -337,9 +338,16 @@ def _build_architecture(
 ) -> tuple[oci_documents.Image, dict[str, Any]]:
     """Return the image of one architecture, and its lock.json."""
     request, base = resolved.request, resolved.bases[architecture]
+    record = resolved.record(architecture)
     writer = _LayerWriter(resolved, architecture)
     with log.stage(f"layers of {request.distribution}-{request.accelerator} for {architecture}"):
-        layers = [*base.layers, *writer.write_environment_layers(), _write_sources_layer(writer)]
+        layers = [
+            *base.layers,
+            *writer.write_environment_layers(),
+            _write_sources_layer(writer),
+            _write_licences_layer(writer, record),
+            *_write_package_layers(writer),
+        ]
         rows = [
             {
                 "name": image_layer.name,
@@ -349,12 +357,8 @@ def _build_architecture(
             }
             for image_layer in layers
         ]
-        record = {
-            **resolved.record(architecture),
-            "compression": request.compression,
-            "layers": rows,
-        }
-        layers.append(_write_rosetta_layer(writer, record))
+        record |= {"compression": request.compression, "layers": rows}
+        layers.append(_write_record_layer(writer, record))
     image = oci_documents.make_image(
         architecture,
         layers,
@@ -386,29 +390,47 @@ def _write_sources_layer(writer: _LayerWriter) -> Layer:
     return writer.write("sources", key, list_entries)
 
 
-def _write_rosetta_layer(writer: _LayerWriter, record: dict[str, Any]) -> Layer:
-    """Return the layer of the package rosetta, its programs, and what describes the image."""
+def _write_licences_layer(writer: _LayerWriter, record: dict[str, Any]) -> Layer:
+    """Return the layer of all licence texts."""
+    part = environment_parts.licences_part(
+        record,
+        writer.packages.pins(),
+        lambda _: package_installation.find_site_packages(writer.environment),
+        writer.trees,
+    )
+    return _write_parts_layer(writer, "licences", [part])
+
+
+def _write_package_layers(writer: _LayerWriter) -> list[Layer]:
+    """Return the layers of the package rosetta. An edit of one file changes one of them."""
+    parts = environment_parts.divide_package(writer.packages.python)
+    return [
+        _write_parts_layer(writer, layer_assignment.PACKAGE_LAYERS[bucket - 1], [part])
+        for bucket, part in parts.items()
+    ]
+
+
+def _write_record_layer(writer: _LayerWriter, record: dict[str, Any]) -> Layer:
+    """Return the layer of the programs, and of what describes the image.
+
+    It is the layer that changes with every other layer, because lock.json lists all layers below.
+    """
     pins = writer.packages.pins()
     parts = [
-        *environment_parts.rosetta_parts(writer.packages.python, writer.trees),
-        *environment_parts.record_parts(
-            record,
-            writer.request.manifest,
-            pins,
-            lambda _: package_installation.find_site_packages(writer.environment),
-            writer.trees,
-        ),
+        *environment_parts.program_parts(writer.trees),
+        *environment_parts.record_parts(record, writer.request.manifest, pins),
     ]
-    # The part "bin" is a link to opt/rosetta/bin, which only environments outside an image have.
-    parts = [part for part in parts if part.path != "bin"]
-    settings_files = list(
-        image_settings.list_entries(record, {pin.name: pin.version for pin in pins})
-    )
+    settings = image_settings.list_entries(record, {pin.name: pin.version for pin in pins})
+    return _write_parts_layer(writer, "record", parts, list(settings))
+
+
+def _write_parts_layer(
+    writer: _LayerWriter, name: str, parts: list[Part], fixed: Sequence[Entry] = ()
+) -> Layer:
+    """Return a layer of parts, and of further files whose content is in memory."""
     inputs = {
         "parts": {part.path: part.key for part in parts},
-        "fixed": [
-            [entry.path, entry.mode, (entry.data or b"").decode()] for entry in settings_files
-        ],
+        "fixed": [[entry.path, entry.mode, (entry.data or b"").decode()] for entry in fixed],
     }
 
     def list_entries() -> Iterator[Entry]:
@@ -424,7 +446,7 @@ def _write_rosetta_layer(writer: _LayerWriter, record: dict[str, Any]) -> Layer:
                     yield replace(entry, source="", data=Path(entry.source).read_bytes())
                 else:
                     yield entry
-            yield from settings_files
+            yield from fixed
 
-    key = stage_key("layer", {"name": "rosetta", **inputs})
-    return writer.write("rosetta", key, list_entries)
+    key = stage_key("layer", {"name": name, **inputs})
+    return writer.write(name, key, list_entries)

@@ -42,10 +42,9 @@ class InspectedImage:
             stream.close()
 
     def lock(self, image: Image) -> dict[str, Any]:
-        """Return the image's lock.json, from the highest layer that has one."""
-        for image_layer in reversed(image.layers):
-            if data := self._read_layer(image, image_layer, _LOCK):
-                return dict(json.loads(data))
+        """Return the image's lock.json."""
+        if data := self.read(image, _LOCK):
+            return dict(json.loads(data))
         raise UserError(
             "has no lock.json",
             f"the image for linux/{image.architecture}",
@@ -53,8 +52,11 @@ class InspectedImage:
         )
 
     def read(self, image: Image, path: str) -> bytes:
-        """Return a file of the highest layer, which describes the image; empty if it has none."""
-        return self._read_layer(image, image.layers[-1], path)
+        """Return a file of the highest layer that has the file; empty if no layer has it."""
+        for image_layer in reversed(image.layers):
+            if data := self._read_layer(image, image_layer, path):
+                return data
+        return b""
 
     def _read_layer(self, image: Image, image_layer: Layer, path: str) -> bytes:
         with (

@@ -1,7 +1,8 @@
 """Assign the files of an environment to layers.
 
 What changes seldom is in a low layer, and the distributions of a line share the layers of what
-their locks have in common.
+their locks have in common. The many small packages are divided among several layers by the hash of
+their names, so that a new version of one package changes one of these layers.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from builder import __version__
+from builder.core import hash_buckets
 from builder.core.cache import stage_key
 from builder.images.image_environment import PREFIX
 from builder.images.oci.tar_file import walk_folder
@@ -25,14 +27,24 @@ if TYPE_CHECKING:
     from builder.images.oci.tar_entry import Entry
     from builder.packages.package_installation import Packages
 
-# From the bottom up, above the base and its OS packages, below the patched sources and rosetta.
-ORDER = ("cuda", "jax", "tensorflow", "python", "own")
+PYTHON_LAYERS = tuple(f"python-{number}" for number in range(1, hash_buckets.COUNT + 1))
+# The layers of the locked packages, from the bottom up.
+ORDER = ("cuda", "jax", "tensorflow", *PYTHON_LAYERS, "own")
+PACKAGE_LAYERS = tuple(f"rosetta-{number}" for number in range(1, hash_buckets.COUNT + 1))
+# All layers above the base and its OS packages, from the bottom up.
+LAYERS = (*ORDER, "sources", "licences", *PACKAGE_LAYERS, "record")
+_VENV_LAYER = PYTHON_LAYERS[0]  # also has the files of the virtual environment itself
 _GROUPS = (
     ("cuda", re.compile(r"nvidia-.*")),
     ("jax", re.compile(r"jax|jaxlib|jax-cuda\d+-(plugin|pjrt)|transformer-engine.*")),
     ("tensorflow", re.compile(r"tensorflow|tensorflow-(cpu|text|serving-api)|keras|libclang")),
 )
 _PYC = re.compile(r"(.*/)?__pycache__/([^/]+)\.cpython-\d+\.pyc")
+
+
+def find_group(layer: str) -> str:
+    """Return the name that the parts of a divided layer share: "python" for "python-3"."""
+    return re.sub(r"-\d+$", "", layer)
 
 
 def assign_projects(packages: Packages) -> dict[str, str]:
@@ -62,7 +74,7 @@ def _find_group(project: str) -> str:
     for layer, pattern in _GROUPS:
         if pattern.fullmatch(project):
             return layer
-    return "python"
+    return PYTHON_LAYERS[hash_buckets.choose_bucket(project) - 1]
 
 
 def _find_shared_pins(packages: Packages) -> set[lock_file.Pin]:
@@ -97,8 +109,7 @@ def compute_layer_keys(packages: Packages) -> dict[str, str]:
             [pin.text, *pin.hashes] for pin in packages.pins() if assigned[pin.name] == layer
         )
         wheels = [digest for _, digest in packages.wheels] if layer == "jax" else []
-        # The layer "python" also has the files of the virtual environment itself.
-        if pins or wheels or layer == "python":
+        if pins or wheels or layer == _VENV_LAYER:
             layer_inputs = {"name": layer, "pins": pins, "wheels": wheels}
             keys[layer] = stage_key("layer", {**common_inputs, **layer_inputs})
     return keys
@@ -116,7 +127,7 @@ def split_environment(environment: Path, packages: Packages) -> dict[str, list[E
         path = entry.path
         if match := _PYC.fullmatch(path):  # bytecode is in the layer of its source
             path = f"{match[1] or ''}{match[2]}.py"
-        entries[owners.get(path, "python")].append(entry)
+        entries[owners.get(path, _VENV_LAYER)].append(entry)
     return entries
 
 

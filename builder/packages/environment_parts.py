@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import __version__
-from builder.core import bytecode
+from builder.core import bytecode, hash_buckets
 from builder.core.baked_package import find_baked_package
 from builder.core.cache import stage_key
 from builder.packages import completion, known_issues, licences, program_wrappers
@@ -106,49 +106,67 @@ def _list_files(folder: Path) -> list[Path]:
     )
 
 
-def _hash_files(folder: Path) -> str:
+def _hash_files(folder: Path, files: Sequence[Path]) -> str:
     names = {
         str(path.relative_to(folder)): [
             hashlib.sha256(path.read_bytes()).hexdigest(),
             path.stat().st_mode & 0o100,
         ]
-        for path in _list_files(folder)
+        for path in files
     }
     return stage_key("files", names)
 
 
-def _copy_files(folder: Path, into: Path) -> None:
-    for path in _list_files(folder):
+def _copy_files(folder: Path, files: Sequence[Path], into: Path) -> None:
+    for path in files:
         target = into / path.relative_to(folder)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
         target.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
 
 
-def rosetta_parts(python: Interpreter, trees: Sequence[Tree]) -> list[Part]:
-    """Return the parts with the package rosetta, its programs and its shell completion.
+def package_part(python: Interpreter) -> Part:
+    """Return the part with the package rosetta and its bytecode, which `python` compiles."""
+    rosetta = find_baked_package()
+    return _package_part(rosetta, _list_files(rosetta), python)
+
+
+def divide_package(python: Interpreter) -> dict[int, Part]:
+    """Return the files of the package rosetta as several parts with one path, by bucket.
+
+    The hash of its path decides the bucket of a file, so an edit of one file changes one part. The
+    bytecode of a file is in the part of the file.
+    """
+    rosetta = find_baked_package()
+    buckets: dict[int, list[Path]] = {}
+    for path in _list_files(rosetta):
+        bucket = hash_buckets.choose_bucket(path.relative_to(rosetta).as_posix())
+        buckets.setdefault(bucket, []).append(path)
+    return {
+        bucket: _package_part(rosetta, files, python) for bucket, files in sorted(buckets.items())
+    }
+
+
+def _package_part(rosetta: Path, files: Sequence[Path], python: Interpreter) -> Part:
+    def write_package(into: Path) -> None:
+        _copy_files(rosetta, files, into)
+        bytecode.compile_tree(python, into)
+
+    key = stage_key("rosetta", {"files": _hash_files(rosetta, files), "python": python.full})
+    return Part("opt/rosetta/rosetta", key, write_package)
+
+
+def program_parts(trees: Sequence[Tree]) -> list[Part]:
+    """Return the parts with the programs and their shell completion.
 
     Args:
-        python: The Python of the environment, for the bytecode.
         trees: The patched sources, whose scripts get a program each.
     """
     rosetta = find_baked_package()
-    digest = _hash_files(rosetta)
-    return [
-        _package_part(rosetta, digest, python),
-        _programs_part(trees),
-        *([_completion_part(rosetta, digest)] if completion.has_completion(rosetta) else []),
-        Part("bin", "link", lambda into: into.symlink_to("opt/rosetta/bin")),
-    ]
-
-
-def _package_part(rosetta: Path, digest: str, python: Interpreter) -> Part:
-    def write_package(into: Path) -> None:
-        _copy_files(rosetta, into)
-        bytecode.compile_tree(python, into)
-
-    key = stage_key("rosetta", {"files": digest, "python": python.full})
-    return Part("opt/rosetta/rosetta", key, write_package)
+    parts = [_programs_part(trees)]
+    if completion.has_completion(rosetta):
+        parts.append(_completion_part(rosetta))
+    return parts
 
 
 def _programs_part(trees: Sequence[Tree]) -> Part:
@@ -167,7 +185,8 @@ def _programs_part(trees: Sequence[Tree]) -> Part:
     return Part("opt/rosetta/bin", key, write_programs)
 
 
-def _completion_part(rosetta: Path, digest: str) -> Part:
+def _completion_part(rosetta: Path) -> Part:
+    digest = _hash_files(rosetta, _list_files(rosetta))
     key = stage_key("completion", {"files": digest, "shtab": completion.VERSION})
     return Part(
         "opt/rosetta/share", key, lambda into: completion.write_files(rosetta, digest, into)
@@ -211,30 +230,28 @@ def constraints_text(
 def record_parts(
     record: dict[str, Any],
     manifest: Manifest,
-    pins: list[Pin],
-    site: Callable[[Path], Path],
-    trees: Sequence[Tree],
+    pins: Sequence[Pin],
 ) -> list[Part]:
-    """Return the parts that describe a build: patches, licences, known issues and the record.
+    """Return the parts that describe a build: patches, known issues, constraints and lock.json.
 
     Args:
         record: The content of lock.json.
         manifest: Has the patches of the sources.
         pins: The locked packages.
-        site: Returns the site-packages folder, given the path at which a part is made.
-        trees: The patched sources, for their licences.
     """
     versions = {pin.name: pin.version for pin in pins}
-    constraints = constraints_text(pins, record.get("transformer_engine"))
     return [
         _sources_part(record, manifest),
-        _licences_part(record, constraints, site, trees),
         _text_part(
             "known_issues.json", "known issues", known_issues.render_issues(record, versions)
         ),
-        _text_part("constraints.txt", "constraints", constraints),
+        _text_part("constraints.txt", "constraints", _record_constraints(record, pins)),
         _text_part("lock.json", "lock", lock_text(record)),
     ]
+
+
+def _record_constraints(record: Mapping[str, Any], pins: Sequence[Pin]) -> str:
+    return constraints_text(pins, record.get("transformer_engine"))
 
 
 def _text_part(name: str, stage: str, content: str) -> Part:
@@ -250,29 +267,38 @@ def _sources_part(record: dict[str, Any], manifest: Manifest) -> Part:
 
     def write_sources(into: Path) -> None:
         for name, folder in folders.items():
-            _copy_files(folder, into / name)
+            _copy_files(folder, _list_files(folder), into / name)
             (into / name).mkdir(parents=True, exist_ok=True)
             (into / name / "PATCHES.json").write_text(
                 json.dumps(record["sources"][name], indent=1) + "\n", encoding="utf-8"
             )
 
-    patches = {name: _hash_files(folder) for name, folder in folders.items()}
+    patches = {name: _hash_files(folder, _list_files(folder)) for name, folder in folders.items()}
     key = stage_key("sources", {"lock": lock_text(record), "patches": patches})
     return Part("opt/rosetta/sources", key, write_sources)
 
 
-def _licences_part(
-    record: dict[str, Any],
-    constraints: str,
+def licences_part(
+    record: Mapping[str, Any],
+    pins: Sequence[Pin],
     site: Callable[[Path], Path],
     trees: Sequence[Tree],
 ) -> Part:
+    """Return the part with the licence texts of rosetta, the sources and the packages.
+
+    Args:
+        record: The content of lock.json; its layers do not matter.
+        pins: The locked packages.
+        site: Returns the site-packages folder, given the path at which the part is made.
+        trees: The patched sources.
+    """
+
     def write_texts(into: Path) -> None:
         licences.write_licences(into, site(into), {tree.name: tree.path() for tree in trees})
 
     inputs = {
         "rosetta": hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest(),
-        "pins": constraints,
+        "pins": _record_constraints(record, pins),
         "requirements": record["requirements"],
         "for": [record["architecture"], record["python"]],
         "trees": [[tree.name, tree.key] for tree in trees],

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from builder.images.image_build import ImageRequest
     from builder.images.oci.layer import Layer
 
-LAYERS = (*layer_assignment.ORDER, "sources", "rosetta")
+# The folders of a context; the parts of a divided layer are in one folder.
+FOLDERS = tuple(dict.fromkeys(map(layer_assignment.find_group, layer_assignment.LAYERS)))
 _MARK = ".rosetta-context"  # the empty file by which a later run knows a folder of its own
 
 
@@ -52,11 +53,12 @@ def write_context(request: ImageRequest, folder: Path) -> tuple[str, dict[str, s
         environment_assembly.replace_path(locked_folder) as new_folder,
         log.stage(f"unpack the layers into {folder}"),
     ):
-        for name in LAYERS:
+        for name in FOLDERS:
             (new_folder / name).mkdir(parents=True)
         for layer in image.layers:
-            if layer.name in LAYERS:
-                unpack_layer(request.cache, layer, new_folder / layer.name)
+            if layer.name in layer_assignment.LAYERS:
+                group = layer_assignment.find_group(layer.name)
+                unpack_layer(request.cache, layer, new_folder / group)
         (new_folder / "labels").write_text(render_labels(labels), encoding="utf-8")
         (new_folder / _MARK).touch()
     return image.architecture, labels

@@ -198,13 +198,15 @@ def _list_parts(plan: Plan, sources: dict[str, PatchedSource]) -> list[Part]:
         install_packages,
     )
     record = environment_parts.make_record(packages, sources)
+    pins = packages.pins()
     return [
         packages_part,
         *(_make_tree_part(tree, packages.python.full) for tree in trees),
-        *environment_parts.rosetta_parts(packages.python, trees),
-        *environment_parts.record_parts(
-            record, plan.manifest, packages.pins(), find_site_packages, trees
-        ),
+        environment_parts.package_part(packages.python),
+        *environment_parts.program_parts(trees),
+        environment_assembly.Part("bin", "link", lambda path: path.symlink_to("opt/rosetta/bin")),
+        environment_parts.licences_part(record, pins, find_site_packages, trees),
+        *environment_parts.record_parts(record, plan.manifest, pins),
     ]
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
 
-FORMAT = 2  # increase this number whenever the same input would give other bytes than before
+FORMAT = 3  # increase this number whenever the same input would give other bytes than before
 MEDIA_TYPES = {
     "gzip": "application/vnd.oci.image.layer.v1.tar+gzip",
     "zstd": "application/vnd.oci.image.layer.v1.tar+zstd",
@@ -37,6 +37,8 @@ _MAXIMUM_WORKERS = 16  # bounds the memory to some 60 MB
 # The level of libdeflate. At 4, a real image is within 5% of the size of its wheels, which level 1
 # misses. Level 6 takes a fifth longer and saves one percent more.
 _GZIP_LEVEL = 4
+# Level 1 makes an image larger than gzip does. Level 3 is a sixth smaller, and a third slower.
+_ZSTD_LEVEL = 3
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _local = threading.local()
@@ -59,7 +61,7 @@ def _compress_gzip(block: memoryview) -> bytes | bytearray:
 def _compress_zstd(block: memoryview) -> bytes | bytearray:
     compressor = getattr(_local, "zstd", None)
     if compressor is None:
-        compressor = _local.zstd = zstandard.ZstdCompressor(level=1)
+        compressor = _local.zstd = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
     packed: bytes = compressor.compress(block)
     return packed
 

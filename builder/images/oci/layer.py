@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Layer:
     """One layer. Digests are "sha256:<hex>", sizes are in bytes."""
 
-    name: str  # "base", "os", "cuda", "jax", "tensorflow", "python", "own", "sources", "rosetta"
+    name: str  # "base", "os", or one of layer_assignment.LAYERS
     diff_id: str  # of the uncompressed tar
     digest: str  # of the blob
     size: int  # of the blob

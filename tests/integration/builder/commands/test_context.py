@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder.images import image_settings
+from builder.images import image_settings, layer_assignment
 from builder.images.engines import image_archive
 from builder.images.oci import blob_compression, layout
-from builder.pipeline.build_context import LAYERS, render_build_command, render_labels
+from builder.pipeline.build_context import FOLDERS, render_build_command, render_labels
 from tests.support import container_engines, errors, image_bases, small_distribution
 from tests.support.package_index import serve_index
 from tests.support.small_distribution import ROOT, Chain
@@ -93,7 +93,7 @@ def _of_image(folder: Path) -> tuple[Image, dict[str, tuple[Any, ...]]]:
     (image,) = read.index.images
     found: dict[str, tuple[Any, ...]] = {}
     for one in image.layers:
-        if one.name in LAYERS:
+        if one.name in layer_assignment.LAYERS:
             with open(layout.blob_path(folder, one), "rb") as stream:
                 _tree(stream, found)
     return image, found
@@ -105,7 +105,7 @@ def test_the_folders_hold_the_layers(chain: Chain) -> None:
     assert status == 0, stderr
     _, wanted = _of_image(chain.folder / "image")
     found = {}
-    for name in LAYERS:
+    for name in FOLDERS:
         for path in (folder / name).rglob("*"):
             if path.is_symlink() or not path.is_dir():
                 found[str(path.relative_to(folder / name))] = (
@@ -118,7 +118,7 @@ def test_the_folders_hold_the_layers(chain: Chain) -> None:
         for name, row in wanted.items()
         if row[0] != tarfile.DIRTYPE and name != "opt/rosetta/lock.json"
     }
-    lock = (folder / "rosetta/opt/rosetta/lock.json").read_text()
+    lock = (folder / "record/opt/rosetta/lock.json").read_text()
     assert json.loads(lock)["compression"] == "zstd"
     del found["opt/rosetta/lock.json"]
     changed = {name for name in files if files[name] != found.get(name)}
@@ -190,7 +190,7 @@ def test_the_recipe_sets_what_the_image_sets(name: str) -> None:
         next(line for line in text.splitlines() if line.startswith("ENTRYPOINT ")).partition(" ")[2]
     ) == [image_settings.ENTRYPOINT]
     assert '\nCMD ["bash"]\n' in text
-    assert re.findall(r"(?m)^COPY (\w+)/ /$", text) == list(LAYERS)
+    assert re.findall(r"(?m)^COPY (\w+)/ /$", text) == list(FOLDERS)
 
 
 def _build_by_recipe(name: str, folder: Path, base: str, tag: str) -> None:

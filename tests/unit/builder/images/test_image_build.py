@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builder.core import archives
+from builder.images.layer_assignment import LAYERS, PACKAGE_LAYERS, PYTHON_LAYERS
 from builder.images.oci import blob_compression, layout
 from tests.support import errors, image_bases, small_distribution
 from tests.support.image_bases import OTHER, OWN, build_image
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from builder.images.oci.oci_documents import Image
 
 pytestmark = pytest.mark.slow
+
+# The distribution's two packages, `helper` and `fromsource`, are in one layer by their hashes.
+NAMES = ["base", "python-1", "python-3", "sources", "licences", *PACKAGE_LAYERS, "record"]
 
 
 @pytest.fixture
@@ -78,7 +82,7 @@ def test_both_architectures_in_one_index(chain: Chain) -> None:
     assert read.index.digest == digest
     assert [image.architecture for image in read.index.images] == ["amd64", "arm64"]
     for image in read.index.images:
-        assert [one.name for one in image.layers] == ["base", "python", "sources", "rosetta"]
+        assert [one.name for one in image.layers] == NAMES
         members = _members(read, image)
         lock = json.loads(members["opt/rosetta/lock.json"][2])
         assert lock["architecture"] == image.architecture
@@ -99,7 +103,7 @@ def test_both_architectures_in_one_index(chain: Chain) -> None:
             "PIP_CONSTRAINT",
         }
         assert config["config"]["Labels"]["io.rosetta.te.version"].startswith("none: ")
-    one, other = (_members(read, image, ("python", "sources")) for image in read.index.images)
+    one, other = (_members(read, image, (*PYTHON_LAYERS, "sources")) for image in read.index.images)
     assert one.keys() == other.keys(), "the packages of this test are the same on both"
     assert any(
         name.endswith(
@@ -144,7 +148,7 @@ def test_no_path_of_this_machine_in_any_layer(chain: Chain) -> None:
     _digest(chain)
     read = _read(chain)
     for image in read.index.images:
-        members = _members(read, image, ("python", "own", "sources", "rosetta"))
+        members = _members(read, image, LAYERS)
         assert [
             name
             for name, (_, member, data) in members.items()
@@ -207,21 +211,55 @@ def test_dry_run_says_what_is_done_and_does_nothing(chain: Chain) -> None:
     shutil.rmtree(chain.folder / "image")
     done = steps()
     assert all(done.values())
-    assert f"layer python for linux/{OTHER}" in done
+    assert f"layer python-3 for linux/{OTHER}" in done
     assert not (chain.folder / "image").exists()
 
 
-def test_another_source_changes_the_last_two_layers_alone(chain: Chain) -> None:
+def _find_moved_layers(chain: Chain, before: Layout) -> set[str]:
+    """Build again; return the names of the layers that a machine with the old image would pull."""
+    _digest(chain)
+    moved = []
+    for image in _read(chain).index.images:
+        old_layers = _image(before, image.architecture).layers
+        assert [one.name for one in image.layers] == [one.name for one in old_layers]
+        old_digests = {one.digest for one in old_layers}
+        moved.append({one.name for one in image.layers if one.digest not in old_digests})
+    assert moved[0] == moved[1]
+    return moved[0]
+
+
+def test_another_source_changes_its_layer_and_the_record(chain: Chain) -> None:
     _digest(chain)
     before = _read(chain)
-    old = {
-        image.architecture: [one.digest for one in image.layers] for image in before.index.images
-    }
     chain.write_patch("good evening")
+    assert _find_moved_layers(chain, before) == {"sources", "record"}
+
+
+def test_another_version_of_a_package_changes_one_python_layer(chain: Chain) -> None:
     _digest(chain)
-    for image in _read(chain).index.images:
-        assert [one.digest for one in image.layers[:-2]] == old[image.architecture][:-2]
-        assert not {one.digest for one in image.layers[-2:]} & set(old[image.architecture])
+    before = _read(chain)
+    wheel = small_distribution._write_wheel(
+        chain.folder / "helper-1.1-py3-none-any.whl", "helper", "1.1"
+    )
+    digest = chain.index.add("helper", wheel)
+    lock = chain.folder / "locks/thing-cpu.txt"
+    pins = lock.read_text().partition("helper==1.0")[0]
+    lock.write_text(f"{pins}helper==1.1 \\\n    --hash=sha256:{digest}\n")
+    assert _find_moved_layers(chain, before) == {"python-3", "licences", "record"}
+
+
+def test_an_edit_of_a_file_of_rosetta_changes_one_layer_of_the_package(chain: Chain) -> None:
+    package = chain.folder / "checkout/rosetta"
+    shutil.copytree(ROOT / "rosetta", package, ignore=shutil.ignore_patterns("__pycache__"))
+    chain.extra["ROSETTA_BISECT_PACKAGE"] = str(package)
+    _digest(chain)
+    before = _read(chain)
+    sizes = {one.name: one.size for one in _image(before).layers}
+    with open(package / "commands/info.py", "a", encoding="utf-8") as file:
+        file.write("\n# an edit\n")
+    moved = _find_moved_layers(chain, before)
+    assert moved == {"rosetta-8", "record"}
+    assert sum(sizes[name] for name in moved) < 500_000
 
 
 def test_distributions_of_a_line_share_what_they_have_in_common(chain: Chain) -> None:
@@ -247,15 +285,9 @@ def test_distributions_of_a_line_share_what_they_have_in_common(chain: Chain) ->
     assert status == 0, stderr
     for one in first.index.images:
         other = _image(_read(chain), one.architecture)
-        assert [each.name for each in other.layers] == [
-            "base",
-            "python",
-            "own",
-            "sources",
-            "rosetta",
-        ]
-        assert [each.digest for each in other.layers[:2]] == [
-            each.digest for each in one.layers[:2]
+        assert [each.name for each in other.layers] == [*NAMES[:3], "own", *NAMES[3:]]
+        assert [each.digest for each in other.layers[:3]] == [
+            each.digest for each in one.layers[:3]
         ]
 
 
