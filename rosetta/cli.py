@@ -60,7 +60,22 @@ def main(argv: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     with secrets.redacted_output(words):
-        return _run_command(words or ["--help"], program)
+        return _run_command(words, program)
+
+
+def _describe_program(program: Program) -> str:
+    """Return the help of the program and, in a baked environment, a command that trains."""
+    from rosetta.core import first_command, lock_record
+
+    text = build_parser("", program).format_help()
+    path = lock_record.get_lock_path()
+    if program is not PROGRAM or not path.exists():
+        return text
+    lock = lock_record.read_lock()
+    command = first_command.make_first_command(
+        str(lock.get("distribution")), str(lock.get("accelerator")), str(path.parent)
+    )
+    return f"{text}\ntrain a tiny model:\n  {command}\n" if command else text
 
 
 def _check_variables(command: str) -> None:
@@ -76,13 +91,19 @@ def _check_variables(command: str) -> None:
 
 
 def _run_command(words: list[str], program: Program) -> int:
-    """Run one command, print its result or its error, and return the exit status."""
+    """Run one command, print its result or its error, and return the exit status.
+
+    Without a command, the help is printed.
+    """
     end_of_options = words.index("--") if "--" in words else None
     as_json = "--json" in words[:end_of_options]
     name: str | None = None
     # SIGTERM has to end the child processes too, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        if not words:
+            exit_status.print_result(_describe_program(program).rstrip("\n"))
+            return exit_status.SUCCESS
         name = program.find_called_command(words)
         args = build_parser(name, program).parse_args(words)
         from rosetta.core import log

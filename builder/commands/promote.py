@@ -5,11 +5,8 @@ A signed statement of the result is attached to the image.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from builder.core.command_context import Context, Result
 from builder.images.oci import reference
@@ -21,18 +18,17 @@ from builder.release.publish import (
     signed_releases,
     signed_statements,
     signing_key,
+    suite_results,
     tags,
+    verification,
 )
-from rosetta.core.errors import DIFFERS, FAILED, INVALID, UserError
+from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Collection, Mapping
 
     from builder.images.registry.download import Document
-
-_SUITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/ -]{0,99}")
-_MAX_RESULT_SIZE = 1 << 24  # bytes
+    from builder.release.publish.signing_key import PrivateKey
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,8 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         required=True,
         help=(
-            "the JSON document of the suite, as `build.py verify --write` makes one; its ok must "
-            "be true"
+            "the JSON document of the suite, as `build.py verify --gpu --write` makes one: it has "
+            "the digest, its ok is true, and its checks passed"
+        ),
+    )
+    parser.add_argument(
+        "--accept-not-run",
+        metavar="CHECK",
+        action="append",
+        default=[],
+        choices=suite_results.CHECKS,
+        help=(
+            "accept that the machine of the suite could not run this check (fp8, te or "
+            "collective), and sign that; may be repeated"
         ),
     )
     parser.add_argument(
@@ -75,10 +82,13 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         )
     with Connection(image, "pull,push") as connection:
         index = download.read_document(connection, image.digest)
-        predicate = read_test_result(
-            arguments.suite, Path(arguments.result), image.digest, _list_platforms(index)
-        )
         publication.check_publication(connection, index, key)
+        predicate = suite_results.read_suite_result(
+            arguments.suite,
+            Path(arguments.result),
+            _describe_image(connection, index, key),
+            arguments.accept_not_run,
+        )
         publication.sign_document(
             connection,
             attachments.Subject(index.media_type, index.data),
@@ -98,10 +108,21 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         "statement": predicate,
     }
     text = (
-        f"{name} is {image.digest}, which passed {arguments.suite}; before, the tag was "
-        f"{previous or 'a new tag'}"
+        f"{name} is {image.digest}, which passed {', '.join(predicate['passedTests'])}; before, "
+        f"the tag was {previous or 'a new tag'}"
     )
+    if gaps := predicate.get("warnedTests"):
+        text += f"\nnot run on the machine of the suite: {', '.join(gaps)}"
     return Result(data, text)
+
+
+def _describe_image(
+    connection: Connection, index: Document, key: PrivateKey
+) -> suite_results.ImageFacts:
+    """Return what the signed provenance of an index says about the image."""
+    statements = verification.read_trusted_statements(connection, index.digest, key.public)
+    (provenance, *_) = statements.predicates[signed_statements.PROVENANCE]
+    return suite_results.describe_image(index.digest, _list_platforms(index), provenance)
 
 
 def _list_platforms(index: Document) -> list[str]:
@@ -110,80 +131,3 @@ def _list_platforms(index: Document) -> list[str]:
     if not isinstance(images, list):
         return []
     return [str(image.get("digest")) for image in images if isinstance(image, dict)]
-
-
-def read_test_result(
-    suite: str, file: Path, digest: str, platforms: Collection[str] = ()
-) -> dict[str, Any]:
-    """Return the statement that a suite has passed, as a predicate of in-toto's test result v0.1.
-
-    Args:
-        suite: The name of the suite.
-        file: The JSON document of the suite.
-        digest: The digest of the index that is promoted.
-        platforms: The digests of the index's images, in which the suite may have run.
-
-    Raises:
-        UserError: the suite has not passed, or it tested another image.
-    """
-    if not _SUITE.fullmatch(suite):
-        raise UserError(
-            f"{suite[:60]!r} is not a valid name of a suite",
-            "--suite",
-            "use letters, digits, and . _ / - or spaces between them",
-        )
-    try:
-        with open(file, "rb") as stream:
-            content = stream.read(_MAX_RESULT_SIZE)
-        document = json.loads(content)
-        has_passed = document["ok"] is True
-    except OSError as error:
-        raise UserError(
-            f"cannot be read ({error.strerror})", str(file), "give the suite's JSON document"
-        ) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(
-            "is not a test result: JSON with a field `ok` is expected",
-            str(file),
-            "give what a `build.py` command wrote with --json",
-            kind=INVALID,
-        ) from error
-    if not has_passed:
-        raise UserError(
-            f"{suite} has not passed",
-            str(file),
-            "latest-verified was not moved",
-            kind=FAILED,
-            value=suite,
-        )
-    _check_tested_digest(document, file, digest, {digest, *platforms})
-    sha256 = hashlib.sha256(content).hexdigest()
-    return {
-        "result": "PASSED",
-        "configuration": [{"name": suite, "digest": {"sha256": sha256}}],
-        "passedTests": [suite],
-    }
-
-
-def _check_tested_digest(
-    document: Mapping[str, Any], file: Path, digest: str, accepted: Collection[str]
-) -> None:
-    """Check that a result is not of another image, if it names the image at all.
-
-    Args:
-        document: The JSON document of the suite.
-        file: The file of the document, for errors.
-        digest: The digest of the index that is promoted.
-        accepted: The digests that the result may be of.
-    """
-    result = document.get("result")
-    for part in (document, result if isinstance(result, dict) else {}):
-        if "digest" in part and str(part["digest"]) not in accepted:
-            other = str(part["digest"])[:80]
-            raise UserError(
-                f"is the result of {other!r}, not of {digest[:19]}…",
-                str(file),
-                "promote the digest that was tested",
-                kind=DIFFERS,
-                value=other,
-            )

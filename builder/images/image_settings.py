@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.images.oci import tar_entry
 from builder.packages import environment_parts, known_issues, program_wrappers
+from rosetta.core import first_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -92,13 +93,6 @@ def describe_transformer_engine(record: Mapping[str, Any]) -> str:
     return f"none: {reason}"
 
 
-# A first command that trains, by framework: a tiny T5 on a text file, a GPT on synthetic data.
-_FIRST_COMMANDS = {
-    "t5x": "rosetta run t5x-tiny DATA=text:FILE VOCAB=byte TRAIN_STEPS=200 MODEL_DIR=/tmp/tiny",
-    "pax": "rosetta pax train CONFIG=Synthetic126M NUM_GPUS=1 MAX_STEPS=100 LOG_DIR=/tmp/gpt",
-}
-
-
 def format_banner(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
     """Return what a person at a terminal reads when a shell starts: a few lines of ASCII."""
     packages = [f"{name} {versions[name]}" for name in _BANNER_PACKAGES if name in versions]
@@ -119,10 +113,11 @@ def format_banner(record: Mapping[str, Any], versions: Mapping[str, str]) -> str
     if issues:
         lines.append("Known issues:")
         lines += [_format_issue(issue) for issue in issues]
-    # A manifest may have other distributions.
-    command = _FIRST_COMMANDS.get(record["distribution"].partition("-")[0])
+    command = first_command.make_first_command(
+        record["distribution"], record["accelerator"], f"/{HOME}"
+    )
     if command:
-        lines.append(f"Train: {command}")
+        lines += ["Train a tiny model:", f"  {command}"]
     lines.append(f"More: rosetta info; licence texts: /{HOME}/LICENSES")
     return "\n".join(lines).encode("ascii", "replace").decode() + "\n"
 

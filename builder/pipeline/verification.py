@@ -185,6 +185,7 @@ def format_report(report: dict[str, Any]) -> str:
     lines = _format_imports(report.get("imports") or {})
     for run in report.get("runs", []):
         lines += _format_run(run)
+    lines += [_format_check(check) for check in report.get("checks", [])]
     lines += [f"PROBLEM     {problem}" for problem in report.get("problems", [])]
     return "\n".join([*lines, f"verified    {'yes' if report['ok'] else 'NO'}"])
 
@@ -198,6 +199,13 @@ def _format_imports(imports: dict[str, Any]) -> list[str]:
         f"left out with a reason, {len(failed)} failed"
     )
     return [summary, *(f"            {name}: {reason}" for name, reason in failed.items())]
+
+
+def _format_check(check: dict[str, Any]) -> str:
+    if check["reason"]:
+        return f"{check['name']:<11} {check['outcome']}: {check['reason']}"
+    devices = f"{check['devices']} device{'s' if check['devices'] > 1 else ''}"
+    return f"{check['name']:<11} {check['outcome']} on {devices} ({check['platform']})"
 
 
 def _format_run(run: dict[str, Any]) -> list[str]:

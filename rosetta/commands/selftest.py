@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import option_types
-from rosetta.core.errors import CONFLICT, MISSING, UNSUPPORTED, UserError
+from rosetta.core.errors import CONFLICT, MISSING, UserError
 from rosetta.core.value_parsing import parse_whole_number, read_truth_value
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     test.add_argument(
         "--jobs",
         type=option_types.parse_count,
-        help="processes at a time (default: one for each core, at most 3)",
+        help="processes at a time (default: at most 3, as cores and memory of the container allow)",
     )
 
 
@@ -67,12 +67,6 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
     if read_truth_value(os.environ, "ENABLE_TE"):
         transformer_engine.require_transformer_engine()
-        raise UserError(
-            "the self-test does not train with Transformer Engine in this release",
-            "ENABLE_TE",
-            "set ENABLE_TE=0",
-            kind=UNSUPPORTED,
-        )
     distribution, framework = _choose_framework(args.framework)
     options = runner.Options(
         framework=framework,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from rosetta.core import control_groups
 from rosetta.doctor import slurm_job
 from rosetta.doctor.finding import BLOCKER, NOTE, WARNING, Finding
 
@@ -108,37 +109,9 @@ def _check_driver_capabilities(machine: Machine) -> Iterator[Finding]:
     )
 
 
-def _read_cgroup_files(machine: Machine, controller: str, name: str) -> list[str]:
-    """Return the texts of a control group's file for this process, of version 2 or 1.
-
-    A limit of each group above the process's own applies too, so that their files are included.
-
-    Args:
-      machine: The machine.
-      controller: The controller, such as "memory".
-      name: The name of the file, such as "memory.max".
-    """
-    groups = re.findall(
-        rf"^\d+:(?:[\w,]*\b{controller}\b[\w,]*)?:(/.*)$",
-        machine.read_text("/proc/self/cgroup"),
-        re.MULTILINE,
-    )
-    texts: list[str] = []
-    for root in ("/sys/fs/cgroup", f"/sys/fs/cgroup/{controller}"):
-        for group in [*groups, "/"]:
-            parts = [part for part in group.split("/") if part not in ("", "..")]
-            folders = ["/".join([root, *parts[:depth]]) for depth in range(len(parts) + 1)]
-            texts.extend(machine.read_text(f"{folder}/{name}") for folder in folders)
-    return [text for text in texts if text]
-
-
 def _check_memory(machine: Machine) -> Iterator[Finding]:
     """Check that the host has enough memory for the GPUs, and that no limit takes it away."""
-    texts = [
-        *_read_cgroup_files(machine, "memory", "memory.max"),
-        *_read_cgroup_files(machine, "memory", "memory.limit_in_bytes"),
-    ]
-    limits = [int(text) for text in texts if text.isdecimal()]
+    limits = control_groups.read_memory_limits(machine.read_text)
     total = re.search(r"^MemTotal:\s+(\d+) kB", machine.read_text("/proc/meminfo"), re.MULTILINE)
     installed = int(total[1]) << 10 if total else None
     available = min([*limits, *([installed] if installed else [])], default=None)
@@ -162,7 +135,7 @@ def _check_memory(machine: Machine) -> Iterator[Finding]:
 def _check_cores(machine: Machine) -> Iterator[Finding]:
     """Check that there are enough CPU cores for the GPUs, and that programs see how many."""
     cores = _count_allowed_cores(machine)
-    quotas = _read_core_quotas(machine)
+    quotas = control_groups.read_core_quotas(machine.read_text)
     usable = min([*quotas, *([cores] if cores else [])], default=None)
     # Slurm gives each process cores of its own.
     gpu_count = len(machine.gpus) // slurm_job.count_node_tasks(machine.environment)
@@ -195,21 +168,6 @@ def _count_allowed_cores(machine: Machine) -> float | None:
     )
     ranges = re.findall(r"(\d+)(?:-(\d+))?", allowed[1]) if allowed else []
     return float(sum(int(last or first) - int(first) + 1 for first, last in ranges)) or None
-
-
-def _read_core_quotas(machine: Machine) -> list[float]:
-    """Return the quotas of the control groups, in cores."""
-    quotas = []
-    for text in _read_cgroup_files(machine, "cpu", "cpu.max"):
-        match = re.fullmatch(r"(\d+) (\d+)", text)
-        if match and int(match[2]):
-            quotas.append(int(match[1]) / int(match[2]))
-    old_quotas = _read_cgroup_files(machine, "cpu", "cpu.cfs_quota_us")
-    old_periods = _read_cgroup_files(machine, "cpu", "cpu.cfs_period_us")
-    for quota, period in zip(old_quotas, old_periods):  # noqa: B905 (Python 3.9 has no strict=)
-        if quota.isdecimal() and period.isdecimal() and int(period):
-            quotas.append(int(quota) / int(period))
-    return quotas
 
 
 def _check_root_file_system(machine: Machine) -> Iterator[Finding]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from rosetta.core import log
 
+# The end of each `fallback` that takes the place of Transformer Engine.
+INSTEAD_OF_TE = "instead of Transformer Engine"
+
 
 def warn_once(fallback: str, reason: str) -> None:
     """Print a warning, once in this process for each fallback and reason.

@@ -139,7 +139,7 @@ def multiply_kernels(
     widths = [kernel.shape[1] for kernel in kernels]
     problem = find_product_problem(math.prod(x.shape[:-1]), x.shape[-1], widths)
     if problem:
-        fallback_notice.warn_once("FP8 by XLA instead of Transformer Engine", problem)
+        fallback_notice.warn_once(f"FP8 by XLA {fallback_notice.INSTEAD_OF_TE}", problem)
         return fp8.multiply_kernels(x, kernels, states, dtype)
     own_states = [dict(state) for state in states]
     te_states = {
@@ -245,7 +245,7 @@ def choose_implementation(*, dtype: Any, mask: Mask, dropout: bool) -> str:
     """
     import_transformer_engine()
     if problem := attention_limits.find_fused_problem(dtype=dtype, mask=mask):
-        fallback_notice.warn_once("attention by XLA instead of Transformer Engine", problem)
+        fallback_notice.warn_once(f"attention by XLA {fallback_notice.INSTEAD_OF_TE}", problem)
         return "xla"
     if dropout:
         fallback_notice.warn_once(

@@ -83,7 +83,7 @@ class _FusedAttention(base_layer.BaseLayer):
                 return transformer_engine.choose_implementation(
                     dtype=dtype, mask=_CAUSAL, dropout=dropout
                 )
-            fallback_notice.warn_once("attention by XLA instead of Transformer Engine", reason)
+            fallback_notice.warn_once(f"attention by XLA {fallback_notice.INSTEAD_OF_TE}", reason)
             return "xla"
         if not reason:
             reason = attention.find_cudnn_problem(

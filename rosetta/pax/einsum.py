@@ -130,7 +130,7 @@ def multiply_in_fp8(
     if axes.experts:
         if by == "te":
             fallback_notice.warn_once(
-                "FP8 of experts by XLA instead of Transformer Engine",
+                f"FP8 of experts by XLA {fallback_notice.INSTEAD_OF_TE}",
                 "its product cannot take a kernel for each expert",
             )
         product = _multiply_experts(x, kernel, dict(state), dtype)

@@ -22,8 +22,6 @@ from rosetta.core.value_parsing import parse_choice, read_truth_value
 from rosetta.core.variables import choices
 from rosetta.pax.run import experiment_checks, stored_checkpoint
 
-_OLDEST_JAX = (0, 5)  # the layers of rosetta.nn need this version
-
 
 @dataclass(frozen=True)
 class ChosenSwitches:
@@ -178,9 +176,9 @@ class Switches:
         chosen = self.resolve_switches()
         if chosen == ChosenSwitches(adapted=chosen.adapted):
             return task
-        if jax.__version_info__ < _OLDEST_JAX:
+        if problem := experiment_checks.find_switch_problem(jax.__version__):
             raise UserError(
-                f"JAX {jax.__version__} is too old for the switches",
+                problem,
                 "the switches",
                 "use the pax distribution, not pax-1.4, or leave the switches off",
                 kind=UNSUPPORTED,

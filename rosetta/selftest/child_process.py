@@ -53,22 +53,27 @@ def read_platform() -> str:
     return platform
 
 
-def make_environment(cache: Path) -> dict[str, str]:
-    """Return the environment variables of every child process.
+def make_environment(cache: Path, *, all_gpus: bool = False) -> dict[str, str]:
+    """Return the environment variables of a child process.
 
-    A child process sees the CPU or the first GPU only, and none of the caller's XLA flags. It does
-    not fall back to the CPU: JAX refuses a platform in JAX_PLATFORMS that is not there.
+    A child process sees the CPU, the first GPU of CUDA_VISIBLE_DEVICES, or all of these GPUs, and
+    none of the caller's XLA flags. It does not fall back to the CPU: JAX refuses a platform in
+    JAX_PLATFORMS that is not there.
 
     Args:
         cache: The folder of JAX's compilation cache.
+        all_gpus: Whether the process sees more than the first GPU.
 
     Raises:
         UserError: ROSETTA_SELFTEST_PLATFORM is not valid.
     """
     platform = read_platform()
-    devices = {"CUDA_VISIBLE_DEVICES": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    devices = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     if platform == "cpu":
         devices = {"CUDA_VISIBLE_DEVICES": ""}
+    elif not all_gpus:
+        visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+        devices["CUDA_VISIBLE_DEVICES"] = visible_devices.partition(",")[0]
     return {
         "JAX_PLATFORMS": platform,
         "XLA_FLAGS": "",
@@ -87,6 +92,7 @@ def run_process(
     *,
     env: Mapping[str, str],
     timeout: float,
+    all_gpus: bool = False,
     tick: Callable[[], None] = lambda: None,
 ) -> int | None:
     """Run a child process until it ends.
@@ -99,6 +105,7 @@ def run_process(
         log: The file to which the output is appended. Its folder is the working folder.
         env: Variables to add to those of `make_environment`, which are added to this process's.
         timeout: Seconds after which the process is killed.
+        all_gpus: Whether the process sees more than the first GPU.
         tick: A function to call a few times a second.
 
     Returns:
@@ -118,7 +125,7 @@ def run_process(
             env={
                 **os.environ,
                 **home_folder.get_child_variables(),
-                **make_environment(context.cache),
+                **make_environment(context.cache, all_gpus=all_gpus),
                 **env,
             },
             cwd=log.parent,

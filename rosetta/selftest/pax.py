@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from rosetta.pax.run import experiment_checks
 from rosetta.pax.run.compilation_cache import cache_works
 from rosetta.selftest import sample_text, tensorboard_events
 from rosetta.selftest.workload import TrainingCommand, find_checkpoint_steps
@@ -46,13 +47,19 @@ class Pax:
         """Write the training text; see Workload."""
         sample_text.write_text(workdir / "train.txt")
 
-    def make_command(self, workdir: Path, *, steps: int, devices: int) -> TrainingCommand:
+    def make_command(
+        self, workdir: Path, *, steps: int, devices: int, fp8: str = "off"
+    ) -> TrainingCommand:
         """Return the training command; see Workload."""
         values: dict[str, object] = {
             "DATA": f"text:{workdir / 'train.txt'}",
             "MAX_STEPS": steps,
             "ICI_MESH_SHAPE": choose_mesh(devices),
+            "ENABLE_TE": fp8 == "te",
+            "ENABLE_FP8": fp8 != "off",
         }
+        if fp8 != "off":
+            values["FPROP_DTYPE"] = "bfloat16"
         argv = [
             sys.executable,
             "-P",
@@ -68,6 +75,10 @@ class Pax:
         # Every process compiles again, which takes a seventh of the time without optimization.
         flags += " --xla_backend_optimization_level=0"
         return TrainingCommand(argv, {"XLA_FLAGS": flags, "JAX_ENABLE_COMPILATION_CACHE": "false"})
+
+    def find_fp8_problem(self) -> str:
+        """Return why the JAX of this line cannot train in FP8; "" if it can."""
+        return experiment_checks.find_switch_problem(version("jax"))
 
     def read_losses(self, workdir: Path) -> dict[int, float]:
         """Return the loss of each reported step; see Workload."""

@@ -19,6 +19,16 @@ def _describe_run(run: dict[str, Any]) -> list[str]:
     ]
 
 
+def _describe_check(check: dict[str, Any]) -> str:
+    """Return the line about one check of a feature; the keys are those of FeatureCheck.as_json."""
+    if check["reason"]:
+        return f"{check['name']}: {check['outcome']}: {check['reason']}"
+    return (
+        f"{check['name']}: {check['outcome']} on {check['devices']} {check['platform']} device(s), "
+        f"{check['wall_s']:.0f} s"
+    )
+
+
 def format_result(result: dict[str, Any]) -> str:
     """Return the text for the document that `rosetta.selftest.runner.run_selftest` returns."""
     imports, presets = result["imports"], result["presets"]
@@ -33,6 +43,7 @@ def format_result(result: dict[str, Any]) -> str:
         )
     for run in result["runs"]:
         lines += _describe_run(run)
+    lines += [_describe_check(check) for check in result["checks"]]
     lines += [f"PROBLEM {problem}" for problem in result["problems"]]
     if result["workdir"]:
         lines.append(f"the files are in {result['workdir']}")

@@ -1,6 +1,7 @@
-"""Run the whole self-test: training runs, the import check, and a check of the presets' flags.
+"""Run the whole self-test: training runs, checks of features, the import check, and a check of
+the presets' flags.
 
-The training runs and the import check use child processes, several at a time.
+All but the last use child processes, several at a time.
 """
 
 from __future__ import annotations
@@ -13,13 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import log
+from rosetta.core import control_groups, log
 from rosetta.core.errors import UserError
 from rosetta.presets import flag_check
-from rosetta.selftest import import_check, load_workload, shipped_modules, training
+from rosetta.selftest import (
+    feature_checks,
+    import_check,
+    load_workload,
+    shipped_modules,
+    training,
+)
 from rosetta.selftest.child_process import Context
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
     from rosetta.selftest.workload import Workload
 
 _MAX_JOBS = 3
@@ -38,7 +48,7 @@ class Options:
         workdir: The folder in which a new folder for checkpoints and logs is created and kept;
             None for the folder of temporary files.
         with_imports: Whether to import every module and to check the presets' flags.
-        with_training: Whether to train.
+        with_training: Whether to train, and to check the features.
         keep: Whether to keep the new folder even without `workdir`. Otherwise it is deleted, unless
             the self-test found a problem.
         jobs: The number of child processes at a time.
@@ -53,6 +63,21 @@ class Options:
     with_training: bool = True
     keep: bool = False
     jobs: int = 1
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of the child processes; empty for a part that is off.
+
+    Attributes:
+        runs: The training runs.
+        features: The checks of features.
+        imports: The import check.
+    """
+
+    runs: Sequence[training.TrainingRun]
+    features: Sequence[feature_checks.FeatureCheck]
+    imports: import_check.ImportResult
 
 
 def report_progress(line: str) -> None:
@@ -122,8 +147,10 @@ def run_checks(
     known_failures: dict[str, str],
     workdir: Path,
     options: Options,
-) -> tuple[list[training.TrainingRun], import_check.ImportResult]:
-    """Run the training runs and the import check, `options.jobs` at a time.
+) -> Results:
+    """Run the training runs, the checks of features and the import check.
+
+    `options.jobs` of them run at a time. But the collective, which needs all GPUs, runs alone.
 
     All child processes have ended when this function returns or raises. An error or Ctrl-C sets
     `context.stop`, which makes run_process end them.
@@ -135,8 +162,6 @@ def run_checks(
         workdir: The folder for checkpoints and logs.
         options: The options of the self-test.
 
-    Returns:
-        The results of the training runs and of the import check; empty for a part that is off.
     """
     device_counts = options.devices if options.with_training else ()
     with ThreadPoolExecutor(max_workers=options.jobs) as pool:
@@ -153,18 +178,58 @@ def run_checks(
                 )
                 for devices in device_counts
             ]
+            feature_jobs = _submit_feature_checks(pool, context, workload, workdir, options)
             import_job = None
             if options.with_imports:
                 import_job = pool.submit(
                     import_packages, context, workload, known_failures, workdir
                 )
             runs = [job.result() for job in training_jobs]
-            if import_job is None:
-                return runs, import_check.ImportResult()
-            return runs, import_job.result()
+            features = [job.result() for job in feature_jobs]
+            imports = import_job.result() if import_job else import_check.ImportResult()
+            features.append(_check_collective(context, workdir, options))
+            return Results(runs, features, imports)
         except BaseException:
             context.stop.set()
             raise
+
+
+def _submit_feature_checks(
+    pool: ThreadPoolExecutor,
+    context: Context,
+    workload: Workload,
+    workdir: Path,
+    options: Options,
+) -> list[Future[feature_checks.FeatureCheck]]:
+    """Start the checks that train in FP8."""
+    return [
+        pool.submit(_check_fp8, context, workload, workdir / name, options)
+        for name in (feature_checks.FP8, feature_checks.TE)
+    ]
+
+
+def _check_fp8(
+    context: Context, workload: Workload, folder: Path, options: Options
+) -> feature_checks.FeatureCheck:
+    """Train in FP8, by what the name of the folder says, if training is on."""
+    if not options.with_training:
+        return _skip_without_training(folder.name)
+    return feature_checks.train_in_fp8(context, workload, folder, folder.name)
+
+
+def _check_collective(
+    context: Context, workdir: Path, options: Options
+) -> feature_checks.FeatureCheck:
+    """Sum an array over all devices, if training is on."""
+    if not options.with_training:
+        return _skip_without_training(feature_checks.COLLECTIVE)
+    return feature_checks.sum_over_all_devices(context, workdir, max(options.devices))
+
+
+def _skip_without_training(name: str) -> feature_checks.FeatureCheck:
+    """Return the result of a check while training is off."""
+    reason = "--imports-only trains nothing"
+    return feature_checks.skip_check(name, feature_checks.OPTION, reason)
 
 
 def run_selftest(options: Options) -> dict[str, Any]:
@@ -185,20 +250,21 @@ def run_selftest(options: Options) -> dict[str, Any]:
     context = Context(cache_parent / "jax-cache", report_progress)
     keep = options.keep or options.workdir is not None
     report_progress(f"self-test of {options.framework} in {output}")
+    flag_count = 0
+    flag_problems: list[str] = []
     try:
-        runs, imports = run_checks(context, workload, known_failures, output, options)
-    except KeyboardInterrupt:
+        results = run_checks(context, workload, known_failures, output, options)
+        if options.with_imports:
+            flag_count, flag_problems = check_preset_flags(workload.framework)
+    except (KeyboardInterrupt, UserError):
         if not keep:
             shutil.rmtree(output)
         raise
-    flag_count = 0
-    flag_problems: list[str] = []
-    if options.with_imports:
-        flag_count, flag_problems = check_preset_flags(workload.framework)
-    problems = _list_problems(runs, imports, flag_problems)
+    imports = results.imports
+    problems = _list_problems(results, flag_problems)
     if not problems and not keep:
         shutil.rmtree(output)
-        for run in runs:
+        for run in results.runs:
             run.checkpoint = None  # deleted with the folder
     return {
         "framework": options.framework,
@@ -208,32 +274,41 @@ def run_selftest(options: Options) -> dict[str, Any]:
             "failed": imports.failed,
         },
         "presets": {"flags": flag_count, "refused": flag_problems},
-        "runs": [run.as_json() for run in runs],
+        "runs": [run.as_json() for run in results.runs],
+        "checks": [check.as_json() for check in results.features],
         "workdir": str(output) if output.exists() else None,
         "ok": not problems,
         "problems": problems,
     }
 
 
-def _list_problems(
-    runs: list[training.TrainingRun], imports: import_check.ImportResult, flag_problems: list[str]
-) -> list[str]:
+def _list_problems(results: Results, flag_problems: list[str]) -> list[str]:
     """Return a line for each problem of the self-test.
 
     Args:
-        runs: The results of the training runs.
-        imports: The results of the import check.
+        results: The results of the child processes.
         flag_problems: The lines of check_preset_flags.
     """
-    problems = [f"cannot import {name}: {error}" for name, error in imports.failed.items()]
+    problems = [f"cannot import {name}: {error}" for name, error in results.imports.failed.items()]
     problems += [f"XLA flags of the presets: {line}" for line in flag_problems]
-    for run in runs:
+    for run in results.runs:
         problems += [f"{run.devices} device(s): {problem}" for problem in run.problems]
+    for check in results.features:
+        problems += [f"{check.name}: {problem}" for problem in check.problems]
     return problems
 
 
-def choose_job_count() -> int:
-    """Return how many child processes to run at a time: what cores and memory allow, 1 to 3."""
+def choose_job_count(read_text: Callable[[str], str] = control_groups.read_file) -> int:
+    """Return how many child processes to run at a time, 1 to 3.
+
+    The cores and the memory of this machine limit the number, and so do the limits of this
+    process's control groups: those of the container or the job.
+
+    Args:
+        read_text: Returns the text of a file, "" if it cannot be read.
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = min([memory, *control_groups.read_memory_limits(read_text)])
     cores = len(os.sched_getaffinity(0))
-    return max(1, min(_MAX_JOBS, cores, memory // _MEMORY_PER_JOB))
+    usable_cores = int(min([cores, *control_groups.read_core_quotas(read_text)]))
+    return max(1, min(_MAX_JOBS, usable_cores, memory // _MEMORY_PER_JOB))

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from rosetta.selftest import checkpoint_mesh, child_process, tensorboard_events
+from rosetta.selftest import checkpoint_record, child_process, tensorboard_events
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rosetta.selftest.child_process import Context
-    from rosetta.selftest.workload import Workload
+    from rosetta.selftest.workload import TrainingCommand, Workload
 
 PROCESS_TIMEOUT = 1800.0  # seconds for one process
 STEPS_AFTER_RESTORE = 10
@@ -147,6 +147,42 @@ def _hide_event_files(folder: Path) -> list[tuple[Path, Path]]:
     return renamed
 
 
+def run_process(
+    context: Context, workload: Workload, command: TrainingCommand, log: Path, label: str
+) -> tuple[dict[int, float], str]:
+    """Run one training process, and report each loss as soon as it is written.
+
+    Args:
+        context: What the child processes of the self-test share.
+        workload: The tiny model.
+        command: The command of the process.
+        log: The log of the process, in the folder of the run.
+        label: The beginning of the lines about the losses.
+
+    Returns:
+        The losses in the folder's event files, and how the process failed; "" if it succeeded.
+    """
+    folder = log.parent
+    reported: set[int] = set()
+
+    def report_losses() -> None:
+        for step, loss in workload.read_losses(folder).items():
+            if step not in reported:
+                reported.add(step)
+                context.report(f"{label}: step {step}  loss {loss:.4f}")
+
+    status = child_process.run_process(
+        context, command.argv, log, env=command.env, timeout=PROCESS_TIMEOUT, tick=report_losses
+    )
+    problem = ""
+    if status != 0:
+        problem = (
+            f"{child_process.describe_exit(status)}; the end of {log}:\n"
+            f"{child_process.read_log_end(log)}"
+        )
+    return workload.read_losses(folder), problem
+
+
 def _run_phase(
     context: Context, workload: Workload, run: TrainingRun, log: Path, *, steps: int
 ) -> tuple[dict[int, float], bool]:
@@ -162,27 +198,12 @@ def _run_phase(
     Returns:
         The losses in the folder's event files, and whether the process succeeded.
     """
-    folder = log.parent
-    reported: set[int] = set()
-
-    def report_losses() -> None:
-        for step, loss in workload.read_losses(folder).items():
-            if step not in reported:
-                reported.add(step)
-                context.report(
-                    f"{workload.framework}, {run.devices} device(s): step {step}  loss {loss:.4f}"
-                )
-
-    command = workload.make_command(folder, steps=steps, devices=run.devices)
-    status = child_process.run_process(
-        context, command.argv, log, env=command.env, timeout=PROCESS_TIMEOUT, tick=report_losses
-    )
-    if status != 0:
-        run.problems.append(
-            f"training to step {steps} {child_process.describe_exit(status)}; the end of "
-            f"{log}:\n{child_process.read_log_end(log)}"
-        )
-    return workload.read_losses(folder), status == 0
+    command = workload.make_command(log.parent, steps=steps, devices=run.devices)
+    label = f"{workload.framework}, {run.devices} device(s)"
+    losses, problem = run_process(context, workload, command, log, label)
+    if problem:
+        run.problems.append(f"training to step {steps} {problem}")
+    return losses, not problem
 
 
 def train_and_resume(
@@ -218,7 +239,7 @@ def train_and_resume(
         problems = find_resume_problems(run.losses, run.resumed_losses, checkpoints, steps)
         run.resumed_from = None if problems else steps
         run.problems += problems
-        run.mesh = checkpoint_mesh.read_mesh(folder)
+        run.mesh = checkpoint_record.read_mesh(folder)
         if run.mesh and math.prod(run.mesh.values()) != devices:
             run.problems.append(
                 f"the checkpoint was written from mesh {run.mesh}, not from {devices} devices"

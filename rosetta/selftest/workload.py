@@ -41,14 +41,22 @@ class Workload(Protocol):
         """Write the training text into a folder that exists. The text is always the same."""
         ...
 
-    def make_command(self, workdir: Path, *, steps: int, devices: int) -> TrainingCommand:
+    def make_command(
+        self, workdir: Path, *, steps: int, devices: int, fp8: str = "off"
+    ) -> TrainingCommand:
         """Return the command that trains up to a step, from the newest checkpoint if there is one.
 
         Args:
             workdir: The folder of the training text, the checkpoints and the events.
             steps: The step at which the training ends, counted from the very first step.
             devices: The number of devices; on the CPU, virtual ones.
+            fp8: What computes the projections in FP8: "off", "xla", or "te" for Transformer
+                Engine, which then computes attention too.
         """
+        ...
+
+    def find_fp8_problem(self) -> str:
+        """Return why no version of this environment's JAX can train in FP8; "" if it can."""
         ...
 
     def read_losses(self, workdir: Path) -> dict[int, float]:

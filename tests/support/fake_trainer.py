@@ -5,11 +5,13 @@ Usage: fake_trainer.py FOLDER STEPS FAULT
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import sys
 from pathlib import Path
 
+from rosetta.nn import fallback_notice
 from tests.support import event_files
 
 
@@ -45,7 +47,15 @@ def main(folder: Path, steps: int, fault: str) -> int:
             "shape": [devices, 1],
             "axis_names": ["data", "model"],
         }
-        (state / "_sharding").write_text(json.dumps({"eA==": json.dumps(sharding)}))
+        names = ["x"]
+        if os.environ.get("FAKE_FP8", "off") != "off" and fault != "no-fp8":
+            names.append("layer.kernel_amax_history")
+        shardings = {
+            base64.b64encode(name.encode()).decode(): json.dumps(sharding) for name in names
+        }
+        (state / "_sharding").write_text(json.dumps(shardings))
+    if fault == "no-te":
+        fallback_notice.warn_once(f"FP8 by XLA {fallback_notice.INSTEAD_OF_TE}", "a reason")
     return 0
 
 

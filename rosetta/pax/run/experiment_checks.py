@@ -30,7 +30,18 @@ _COUNTS = (
     "MAX_STEPS",
     "LR_COS_WARMUP",
 )
+_OLDEST_JAX = (0, 5)  # the layers of rosetta.nn need this version
 _MINIMUM_COUNTS = {"MAX_STEPS": 0, "LR_COS_WARMUP": 0, "MAX_SEQ_LEN": 2}
+
+
+def find_switch_problem(jax: str) -> str:
+    """Return why a version of JAX has no switches, such as FP8 and LoRA; "" if it has them.
+
+    Args:
+      jax: The version of JAX, for example "0.4.26".
+    """
+    major, minor = (int(part) for part in jax.split(".")[:2])
+    return "" if (major, minor) >= _OLDEST_JAX else f"JAX {jax} is too old for the switches"
 
 
 def read_precision(value: Any) -> str:

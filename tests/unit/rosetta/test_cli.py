@@ -428,10 +428,49 @@ def test_framework_of_a_distribution(distribution: str, framework: str) -> None:
 
 
 def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main([])
-    assert ended.value.code == 0
+    assert cli.main([]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("usage: rosetta")
     assert "selftest" in captured.out
+    assert "JAX_PLATFORMS=cpu rosetta" not in captured.out, "a checkout has no text to train on"
     assert captured.err == ""
+
+
+@pytest.mark.parametrize(
+    ("distribution", "accelerator", "command"),
+    [
+        ("t5x", "cpu", "JAX_PLATFORMS=cpu rosetta run t5x-tiny "),
+        ("t5x", "cuda13", "rosetta run t5x-tiny "),
+        ("pax-1.4", "cpu", "JAX_PLATFORMS=cpu rosetta pax train "),
+        ("another", "cpu", ""),
+    ],
+)
+def test_without_a_command_an_environment_shows_one_that_trains(
+    distribution: str,
+    accelerator: str,
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lock = tmp_path / "lock.json"
+    lock.write_text(json.dumps({"distribution": distribution, "accelerator": accelerator}))
+    monkeypatch.setattr(lock_record, "get_lock_path", lambda: lock)
+    assert cli.main([]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    if not command:
+        assert "--help" in last
+        return
+    assert last.startswith(f"  {command}")
+    assert last.endswith(f"DATA=text:{tmp_path}/LICENSES/rosetta")
+
+
+def test_a_damaged_lock_is_an_error_of_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = tmp_path / "lock.json"
+    lock.write_text("{")
+    monkeypatch.setattr(lock_record, "get_lock_path", lambda: lock)
+    assert cli.main([]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(lock) in line

@@ -106,6 +106,9 @@ def test_child_processes_see_the_cpu_or_the_first_gpu_only(
         name: child_process.make_environment(tmp_path)[name]
         for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
     } == {"JAX_PLATFORMS": "cuda", "CUDA_VISIBLE_DEVICES": "0"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    assert child_process.make_environment(tmp_path)["CUDA_VISIBLE_DEVICES"] == "2"
+    assert "CUDA_VISIBLE_DEVICES" not in child_process.make_environment(tmp_path, all_gpus=True)
     monkeypatch.setenv(child_process.PLATFORM_VARIABLE, "tpu")
     with errors.expect_user_error(errors.INVALID, where="ROSETTA_SELFTEST_PLATFORM", value="tpu"):
         child_process.make_environment(tmp_path)

@@ -52,6 +52,24 @@ def test_the_training_command(tmp_path: Path) -> None:
     assert phase.env == {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
 
 
+@pytest.mark.parametrize("jax", ["0.10.2"], indirect=True)
+@pytest.mark.usefixtures("jax")
+def test_the_training_command_in_fp8(tmp_path: Path) -> None:
+    """The variables ENABLE_TE and ENABLE_FP8 do not change a training, because flags set both."""
+    assert Pax().find_fp8_problem() == ""
+    for fp8, with_te, enabled in (("off", False, False), ("xla", False, True), ("te", True, True)):
+        argv = Pax().make_command(tmp_path, steps=15, devices=1, fp8=fp8).argv
+        assert f"--fdl.ENABLE_TE={with_te}" in argv
+        assert f"--fdl.ENABLE_FP8={enabled}" in argv
+        assert ("--fdl.FPROP_DTYPE='bfloat16'" in argv) is enabled
+
+
+@pytest.mark.parametrize("jax", ["0.4.26"], indirect=True)
+@pytest.mark.usefixtures("jax")
+def test_an_old_jax_has_no_fp8() -> None:
+    assert "0.4.26" in Pax().find_fp8_problem()
+
+
 @pytest.mark.parametrize("jax", ["0.4.26"], indirect=True)
 @pytest.mark.usefixtures("jax")
 def test_no_cache_if_a_cached_program_crashes(tmp_path: Path) -> None:

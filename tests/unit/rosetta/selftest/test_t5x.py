@@ -28,6 +28,18 @@ def test_the_training_command(tmp_path: Path) -> None:
     assert "--gin.NUM_PARTITIONS=1" in T5X().make_command(tmp_path, steps=20, devices=1).argv
 
 
+def test_the_training_command_in_fp8(tmp_path: Path) -> None:
+    for fp8, dtype, attention in (
+        ("off", "float32", "xla"),
+        ("xla", "bfloat16", "xla"),
+        ("te", "bfloat16", "te"),
+    ):
+        argv = T5X().make_command(tmp_path, steps=15, devices=1, fp8=fp8).argv
+        assert f'--gin.network.T5Config.fp8="{fp8}"' in argv
+        assert f'--gin.network.T5Config.attention="{attention}"' in argv
+        assert f'--gin.DTYPE="{dtype}"' in argv
+
+
 def test_losses_and_checkpoints_are_read(tmp_path: Path) -> None:
     tiny = load_workload("t5x")
     assert tiny.read_losses(tmp_path) == {}

@@ -1,45 +1,20 @@
 from __future__ import annotations
 
 import re
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from rosetta.selftest import tensorboard_events, training
 from rosetta.selftest.child_process import Context
-from rosetta.selftest.workload import TrainingCommand
-
-TRAINER = Path(__file__).parents[3] / "support" / "fake_trainer.py"
-
-
-@dataclass(frozen=True)
-class Fake:
-    fault: str
-    framework: str = "fake"
-    packages: tuple[str, ...] = ()
-
-    def write_data(self, workdir: Path) -> None:
-        (workdir / "prepared").touch()
-
-    def make_command(self, workdir: Path, *, steps: int, devices: int) -> TrainingCommand:
-        assert (workdir / "prepared").exists()
-        argv = [sys.executable, str(TRAINER), str(workdir), str(steps), self.fault]
-        return TrainingCommand(
-            argv, {"FAKE_DEVICES": str(devices), "PYTHONPATH": str(TRAINER.parents[2])}
-        )
-
-    def read_losses(self, workdir: Path) -> dict[int, float]:
-        return tensorboard_events.read_scalars(workdir / "events", "loss")
-
-    def list_checkpoint_steps(self, workdir: Path) -> list[int]:
-        return sorted(int(path.name[11:]) for path in workdir.glob("checkpoint_*"))
+from tests.support.fake_workload import FakeWorkload
 
 
 def train(fault: str, tmp_path: Path, said: list[str] | None = None) -> training.TrainingRun:
     context = Context(tmp_path / "cache", (said if said is not None else []).append)
-    return training.train_and_resume(context, Fake(fault), tmp_path / "run", steps=20, devices=4)
+    return training.train_and_resume(
+        context, FakeWorkload(fault), tmp_path / "run", steps=20, devices=4
+    )
 
 
 def test_a_good_run(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,17 +24,31 @@ pytestmark = pytest.mark.registry
 NAME = "team/thing"
 
 
-def _result(
-    project: Project, text: str = '{"schema": 1, "ok": true, "result": {"loss": 1.5}}'
-) -> Path:
+def _make_document(digest: str, **results: Any) -> dict[str, Any]:
+    """Return the result of a suite that tested an image for CPUs, as `build.py verify` writes it."""
+    outcomes = {
+        "fp8": {"outcome": "passed"},
+        "te": {"outcome": "not run", "lacks": "environment", "reason": "it needs CUDA"},
+        "collective": {"outcome": "passed"},
+        **results,
+    }
+    checks = [{"name": name, "platform": "cpu", **check} for name, check in outcomes.items()]
+    return {"schema": 1, "ok": True, "result": {"digest": digest, "checks": checks}}
+
+
+def _result(project: Project, text: str) -> Path:
     file = project.folder / "result.json"
     file.write_text(text)
     return file
 
 
+def _good_result(project: Project, digest: str) -> Path:
+    return _result(project, json.dumps(_make_document(digest)))
+
+
 def _promote(
-    project: Project, served: Served, digest: str, result: Path, key: str = "ours"
-) -> tuple[int, dict[str, object]]:
+    project: Project, served: Served, digest: str, result: Path, *words: str, key: str = "ours"
+) -> tuple[int, dict[str, Any]]:
     return project.run(
         "promote",
         f"{served.host}/{NAME}@{digest}",
@@ -42,13 +56,15 @@ def _promote(
         "train t5",
         "--result",
         str(result),
+        *words,
         key=key,
     )
 
 
 def test_promoted(project: Project, served: Served) -> None:
     place = project.layout()
-    digest, result = project.digest(place), _result(project)
+    digest = project.digest(place)
+    result = _good_result(project, digest)
     assert project.publish(served, place)[0] == 0
     status, document = _promote(project, served, digest, result)
     assert status == 0, document
@@ -67,7 +83,7 @@ def test_promoted(project: Project, served: Served) -> None:
                     "digest": {"sha256": hashlib.sha256(result.read_bytes()).hexdigest()},
                 }
             ],
-            "passedTests": ["train t5"],
+            "passedTests": ["train t5", "fp8", "collective"],
         }
     ]
 
@@ -96,7 +112,7 @@ def test_a_release_is_given_to_what_was_tested_only(project: Project, served: Se
     assert status == 2
     assert "test" in document["error"]["what"]
     assert not served.tag(NAME, "v1")
-    assert _promote(project, served, digest, _result(project))[0] == 0
+    assert _promote(project, served, digest, _good_result(project, digest))[0] == 0
     assert project.run(*words, "--digest", digest)[0] == 0
     assert served.tag(NAME, "v1") == digest
     assert project.run(*words, place)[0] == 2
@@ -128,6 +144,7 @@ def test_publish_does_not_move_it(project: Project, served: Served) -> None:
         ('{"ok": true, "digest": ""}', errors.DIFFERS, ""),
         ('{"ok": true, "digest": ["x"]}', errors.DIFFERS, "['x']"),
         ('{"ok": true, "result": {"digest": {}}}', errors.DIFFERS, "{}"),
+        ('{"ok": true, "result": {"loss": 1.5}}', errors.MISSING, "digest"),
     ],
 )
 def test_what_has_not_passed_is_not_promoted(
@@ -142,16 +159,45 @@ def test_what_has_not_passed_is_not_promoted(
         assert served.tag(NAME, tags.VERIFIED) == ""
 
 
+def test_a_check_that_the_machine_could_not_run_is_signed_as_such(
+    project: Project, served: Served
+) -> None:
+    place = project.layout()
+    digest = project.digest(place)
+    assert project.publish(served, place)[0] == 0
+    gap = {"outcome": "not run", "lacks": "machine", "reason": "one GPU"}
+    result = _result(project, json.dumps(_make_document(digest, collective=gap)))
+    status, document = _promote(project, served, digest, result)
+    assert status == 2
+    errors.check_error(
+        errors.from_document(document),
+        errors.MISSING,
+        value="collective",
+        remedy="--accept-not-run collective",
+    )
+    assert served.tag(NAME, tags.VERIFIED) == ""
+    status, document = _promote(project, served, digest, result, "--accept-not-run", "collective")
+    assert status == 0, document
+    statement = document["result"]["statement"]
+    assert (statement["result"], statement["warnedTests"]) == ("WARNED", ["collective"])
+    assert project.run("verify-published", f"{served.host}/{NAME}:{tags.VERIFIED}")[0] == 0
+
+
 def test_by_another_key_or_by_a_tag(project: Project, served: Served) -> None:
     place = project.layout()
     assert project.publish(served, place)[0] == 0
     status, document = _promote(
-        project, served, project.digest(place), _result(project), key="theirs"
+        project,
+        served,
+        project.digest(place),
+        _good_result(project, project.digest(place)),
+        key="theirs",
     )
     assert status == 2
-    assert "index: signature" in document["error"]["what"]  # type: ignore[index]
+    assert "index: signature" in document["error"]["what"]
+    result = str(_good_result(project, project.digest(place)))
     status, document = project.run(
-        "promote", f"{served.host}/{NAME}:latest", "--suite", "s", "--result", str(_result(project))
+        "promote", f"{served.host}/{NAME}:latest", "--suite", "s", "--result", result
     )
     assert status == 2
     errors.check_error(

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import base64
 import json
 import os
 from typing import TYPE_CHECKING
 
-from rosetta.selftest.checkpoint_mesh import read_mesh
+from rosetta.selftest.checkpoint_record import has_fp8_state, read_mesh
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,3 +39,15 @@ def test_the_mesh_is_empty_without_records(tmp_path: Path) -> None:
         {"sharding_type": "SingleDeviceSharding", "device_str": "TFRT_CPU_0"},
     )
     assert read_mesh(tmp_path) == {}
+
+
+def test_fp8_state_is_known_by_the_names_of_the_arrays(tmp_path: Path) -> None:
+    assert not has_fp8_state(tmp_path)
+    for number, (name, has_state) in enumerate(
+        [("params.kernel", False), ("state.kernel_amax_history", True), ("amax_history.x", False)]
+    ):
+        path = tmp_path / f"checkpoint_{number}/_sharding"
+        write(path, 100 - number)
+        path.write_text(json.dumps({base64.b64encode(name.encode()).decode(): "{}"}))
+        os.utime(path, (1e9 + number, 1e9 + number))
+        assert has_fp8_state(tmp_path) is has_state
