@@ -22,6 +22,7 @@ from builder.release.publish import (
     tags,
     verification,
 )
+from rosetta.core import value_parsing
 from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
@@ -50,13 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--accept-not-run",
-        metavar="CHECK",
-        action="append",
-        default=[],
-        choices=suite_results.CHECKS,
+        metavar="CHECKS",
+        type=_parse_checks,
+        default=(),
         help=(
-            "accept that the machine of the suite could not run this check (fp8, te or "
-            "collective), and sign that; may be repeated"
+            "accept that the machine of the suite could not run these checks, of fp8, te and "
+            "collective, and sign that (default: none)"
         ),
     )
     parser.add_argument(
@@ -65,6 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="the private key to sign with (PEM, ECDSA P-256)",
     )
+
+
+def _parse_checks(text: str) -> tuple[str, ...]:
+    """Return the value of --accept-not-run: names of checks, separated by commas."""
+    return tuple(value_parsing.parse_list("", text, choices=suite_results.CHECKS))
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:

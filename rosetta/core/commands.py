@@ -150,8 +150,10 @@ PROGRAM = Program(
             "train a tiny model to prove that this environment works",
             "rosetta.commands.selftest",
             ("--imports-only",),
-            "The command imports every module, trains on the CPU, restores the checkpoint and "
-            "trains further.",
+            "The command imports every module, trains, restores the checkpoint and trains further. "
+            "It also trains in FP8 and with Transformer Engine, and sums an array over all "
+            "devices. Checks that cannot run say why. ROSETTA_SELFTEST_PLATFORM=cuda runs all this "
+            "on GPUs.",
         ),
         Command(
             "bench",

@@ -74,6 +74,7 @@ def _filled(text: str, row: dict[str, str]) -> str:
     text = text.replace("${{ inputs.reference }}", f"ghcr.io/a/b@sha256:{'0' * 64}").replace(
         "${{ inputs.repository }}", "ghcr.io/a/b"
     )
+    text = text.replace("${{ inputs.accept_not_run }}", "collective")
     text = (
         text.replace("${{ inputs.digest }}", f"sha256:{'0' * 64}")
         .replace("${{ inputs.version }}", "v1")

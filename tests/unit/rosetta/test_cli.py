@@ -372,9 +372,11 @@ def test_a_selftest_without_its_framework_fails_its_imports(baked: Path, tmp_pat
     answer = document(done)
     assert answer["ok"] is False
     assert answer["error"] is None
-    (problem,) = answer["result"]["problems"]
-    assert "a_package_that_is_not_there" in problem
+    run_problem, fp8_problem, *_ = answer["result"]["problems"]
+    for problem in (run_problem, fp8_problem):
+        assert "a_package_that_is_not_there" in problem
     assert answer["result"]["runs"][0]["resumed_from"] is None
+    assert answer["result"]["checks"][0]["outcome"] == "failed"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

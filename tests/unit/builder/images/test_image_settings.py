@@ -150,7 +150,10 @@ def test_settings_and_entries(record: dict[str, Any], place: str) -> None:
 
 def test_the_banner_says_what_is_in_it() -> None:
     text = image_settings.format_banner(RECORD, VERSIONS)
-    command = "  rosetta run t5x-tiny TRAIN_STEPS=100 MODEL_DIR=/tmp/tiny DATA=text:/opt/rosetta/LICENSES/rosetta"
+    command = (
+        "  rosetta run t5x-tiny TRAIN_STEPS=100 MODEL_DIR=/tmp/tiny "
+        "DATA=text:/opt/rosetta/LICENSES/rosetta"
+    )
     assert command in text.splitlines()
     assert "\n  JAX_PLATFORMS=cpu rosetta pax train " in image_settings.format_banner(
         {**RECORD, "distribution": "pax-1.4", "accelerator": "cpu"}, VERSIONS

@@ -1,4 +1,4 @@
-"""The checks of FP8, Transformer Engine and collectives pass only if the feature was used, and say why they did not run."""
+"""A check of a feature passes only if the feature was used, and says why it did not run."""
 
 from __future__ import annotations
 

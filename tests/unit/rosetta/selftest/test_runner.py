@@ -1,4 +1,4 @@
-"""The self-test leaves nothing behind after an error, and starts as many processes as the container allows."""
+"""The self-test cleans up after errors, and starts only processes that the container allows."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ NAME = "team/thing"
 
 
 def _make_document(digest: str, **results: Any) -> dict[str, Any]:
-    """Return the result of a suite that tested an image for CPUs, as `build.py verify` writes it."""
+    """Return the result of a suite that tested an image for CPUs."""
     outcomes = {
         "fp8": {"outcome": "passed"},
         "te": {"outcome": "not run", "lacks": "environment", "reason": "it needs CUDA"},

@@ -1,4 +1,4 @@
-"""A suite verifies an image only if it tested this image, and each feature that the image has, on a GPU."""
+"""A suite verifies an image only if it tested each feature of this image, on a GPU."""
 
 from __future__ import annotations
 
