@@ -167,7 +167,7 @@ def run_program(
         check: Whether to raise an error if the exit status is not 0.
 
     Raises:
-        UserError: The program is missing, or failed and `check` is set.
+        UserError: The program is missing or cannot be started, or failed and `check` is set.
     """
     with contextlib.ExitStack() as stack:
         opened = open(output_file, "wb") if output_file else tempfile.TemporaryFile()  # noqa: SIM115 - closed by the stack
@@ -184,11 +184,14 @@ def run_program(
                 cwd=cwd,
             )
         except OSError as error:
+            remedy, kind = f"correct the problem with {error.filename}", FAILED
+            if isinstance(error, FileNotFoundError) and error.filename == argv[0]:
+                remedy, kind = f"install {argv[0]}", MISSING
             raise UserError(
                 f"{argv[0]} cannot be run ({error.strerror})",
                 where or argv[0],
-                f"install {argv[0]}",
-                kind=MISSING,
+                remedy,
+                kind=kind,
                 value=argv[0],
             ) from error
         try:

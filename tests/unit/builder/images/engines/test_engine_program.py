@@ -38,6 +38,16 @@ def test_a_program_that_is_missing() -> None:
         engine_program.run_program("no-such-engine", "version", check=False)
 
 
+def test_a_program_that_cannot_be_started_is_not_called_missing(tmp_path: Path) -> None:
+    folder = tmp_path / "nowhere"
+    with errors.expect_user_error(errors.FAILED, where="sh", remedy=folder):
+        engine_program.run_program("sh", "-c", "true", cwd=folder)
+    program = tmp_path / "engine"
+    program.write_text("")
+    with errors.expect_user_error(errors.FAILED, where=program, remedy=program):
+        engine_program.run_program(str(program), "version")
+
+
 def test_one_that_stops_reading_is_judged_by_its_own_words() -> None:
     def feed(out: object) -> None:
         for _ in range(1000):
