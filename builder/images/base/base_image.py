@@ -271,10 +271,13 @@ def _rewrite_base_layer(
 
 
 def _try_image(request: _BaseRequest, image: str) -> Base | None:
-    """Return the manifest's image, whose digest is not locked yet; None if no engine can get it."""
-    engine = None
-    if request.make and not request.context.offline:
-        engine = container_engine.find_engine(request.engine)
+    """Return the manifest's image, whose digest is not locked yet; None if it cannot be pulled.
+
+    A dry run and a build without the network pull nothing.
+    """
+    if not request.make or request.context.offline:
+        return None
+    engine = container_engine.find_engine(request.engine)
     if engine is None:
         log.info(f"{image} needs a container engine: the base is made from Debian packages instead")
         return None

@@ -224,12 +224,15 @@ def test_without_programs_it_says_which(cache: Cache, loaded: Manifest) -> None:
         _resolve(cache, loaded, "nvidia/cuda:13.0", offline=True)
 
 
-def test_nothing_locked_and_offline(cache: Cache, loaded: Manifest) -> None:
+def test_nothing_locked_and_offline(
+    cache: Cache, loaded: Manifest, capsys: pytest.CaptureFixture[str]
+) -> None:
     with errors.expect_user_error(
         errors.MISSING, where="base-trixie-amd64.json", remedy="lock --base"
     ) as caught:
         _resolve(cache, loaded, offline=True)
     assert "lock --base" in caught.value.do
+    assert capsys.readouterr().err == ""  # no engine is asked for
 
 
 def test_a_line_without_a_base(cache: Cache, loaded: Manifest) -> None:
