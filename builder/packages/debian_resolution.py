@@ -417,8 +417,9 @@ def _run_apt(env: dict[str, str], *argv: str) -> str:
             "run this command on Debian or Ubuntu: it chooses Debian packages with apt",
         )
     remedy = f"check the Debian mirror ({debian_mirrors.MIRROR}) and the network"
+    where = f"{os.path.basename(argv[0])} {argv[1]}"
     return subprocesses.run_program(
-        argv, where="lock --base", what="apt failed", do=remedy, prefer=("E: ",), env=env
+        argv, where=where, what="apt failed", do=remedy, prefer=("E: ",), env=env
     )
 
 

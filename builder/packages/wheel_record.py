@@ -10,7 +10,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DENIED, UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +26,9 @@ def find_edited_files(site: Path) -> dict[str, str]:
 
     Returns:
         The path of the file below `site`, by the project's normalised name.
+
+    Raises:
+        UserError: A file cannot be read.
     """
     recorded_digests: dict[str, set[str]] = {}  # by path
     project_of_path: dict[str, str] = {}
@@ -91,11 +94,21 @@ def _read_rows(record: Path) -> list[tuple[str, str]]:
 def _hash_file(file: str) -> str:
     """Return the sha256 of a file in RECORD's encoding, base64 without padding.
 
-    "" if the file cannot be read.
+    "" if there is no such file.
+
+    Raises:
+        UserError: The file cannot be read.
     """
     try:
         with open(file, "rb") as content:
             raw = hashlib.file_digest(content, "sha256").digest()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return ""
+    except OSError as error:
+        raise UserError(
+            f"an installed file cannot be read ({error.strerror})",
+            file,
+            "make the file readable for this user, or check the disk",
+            kind=DENIED,
+        ) from error
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
