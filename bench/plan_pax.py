@@ -6,7 +6,8 @@ ENV is an environment of pax for cuda12 or cuda13. Each case runs `rosetta plan 
 its own, which takes one to three minutes on two idle cores. Its report and its HLO stay in DIR.
 
 The program prints a table: the communication per GPU and step, and the time and the memory that the
-compilation took. Then it prints each aim that a case misses:
+compilation took. Then it prints each case that cannot be planned, and each aim that a case misses.
+The exit status is 1 if a case cannot be planned. The aims are:
 
 - The peak memory is at most 80 GB.
 - Parameters are gathered in bfloat16 or FP8.
@@ -148,8 +149,12 @@ def plan_case(name: str, out: Path) -> str:
     return ""
 
 
-def main() -> None:
-    """Run the benchmark that the command line describes."""
+def main() -> int:
+    """Run the benchmark that the command line describes.
+
+    Returns:
+        The exit status: 1 if a case could not be planned, else 0.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -163,18 +168,19 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
-    problems = []  # cases that could not be planned, and missed aims
+    failures, missed_aims = [], []
     for name in args.cases or CASES:
         if not args.kept and (error := plan_case(name, args.out)):
-            problems.append(f"{name}: {error}")
+            failures.append(f"{name}: {error}")
             continue
         path = args.out / f"{name}.json"
         if path.exists():
             summary = summarize_report(json.loads(path.read_text()))
             print(format_row(name, summary), flush=True)
-            problems += [f"{name}: {aim}" for aim in list_missed_aims(summary)]
-    print("\n".join(problems))
+            missed_aims += [f"{name}: {aim}" for aim in list_missed_aims(summary)]
+    print("\n".join([*failures, *missed_aims]))
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
