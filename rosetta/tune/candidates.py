@@ -107,16 +107,18 @@ def make_candidate_choice(name: str) -> Choice:
 
 
 def _has_collective_loop(run: Run) -> bool:
-    """Return whether the step has a loop with collectives, over layers or over microbatches.
+    """Return whether the step has a loop with collectives, over layers or over microbatches."""
+    if run.batch.get("microbatches", 1) != 1:
+        return True
+    if run.framework == "t5x":
+        return bool(read_setting(run.env, "SCAN_LAYERS"))
+    from rosetta.pax.run import hyper_parameters
+    from rosetta.tune import planned_trial
 
-    For Pax the answer is always yes, because most experiments compute their layers in a loop. The
-    variable USE_REPEATED_LAYER is not looked at.
-    """
-    return (
-        run.framework == "pax"
-        or read_setting(run.env, "SCAN_LAYERS")
-        or run.batch.get("microbatches", 1) != 1
-    )
+    # The value of an experiment of the user is not known: such experiments mostly have the loop.
+    hyper = planned_trial.read_pax_settings(run).hyper
+    values = hyper_parameters.resolve_values(run.model, hyper)
+    return values.get("USE_REPEATED_LAYER") is not False
 
 
 def _uses_tensor_parallelism(run: Run) -> bool:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rosetta.core.run_description import Run
+    from rosetta.pax.run.settings import Settings
 
 # Some Pax experiments read these before they are compiled.
 DATA_VARIABLES = ("DATA", "EVAL_DATA", "VOCAB", "VOCAB_PATH", "TFDS_DATA_DIR")
@@ -220,14 +221,13 @@ def _make_t5x_arguments(
     return arguments
 
 
-def _make_pax_arguments(
-    run: Run, planned_gpus: list[DetectedGpu], gpu_options: list[str]
-) -> list[str]:
-    """Return the arguments of `rosetta plan` for a Pax run."""
-    from rosetta.pax.run import settings
-    from rosetta.presets import pax_model_options
+def read_pax_settings(run: Run) -> Settings:
+    """Return the settings of the script that starts a Pax run.
 
-    # Transformer Engine is off unless the user asks for it, which is an error below.
+    Transformer Engine is off unless the user asks for it, which a plan refuses.
+    """
+    from rosetta.pax.run import settings
+
     environment = {
         **run.env,
         "ENABLE_TE": run.env.get("ENABLE_TE") or "0",
@@ -235,7 +235,16 @@ def _make_pax_arguments(
         "SLURM_JOB_NUM_NODES": str(run.nodes),
     }
     script = readers.COMMAND_SCRIPTS[f"pax {run.entry[-1]}"]
-    script_settings = settings.read_settings(script, [], environment, run.gpus_per_node)
+    return settings.read_settings(script, [], environment, run.gpus_per_node)
+
+
+def _make_pax_arguments(
+    run: Run, planned_gpus: list[DetectedGpu], gpu_options: list[str]
+) -> list[str]:
+    """Return the arguments of `rosetta plan` for a Pax run."""
+    from rosetta.presets import pax_model_options
+
+    script_settings = read_pax_settings(run)
     if script_settings.values["ENABLE_TE"]:
         raise UserError(
             "a run with Transformer Engine cannot be planned",

@@ -67,6 +67,22 @@ def run(preset: str, gpus: int = 8, **settings: str) -> Run:
             ],
         ),
         (
+            run("gpt-5b", USE_REPEATED_LAYER="0"),
+            ["batch", "command-buffers", "no-command-buffers", "user-buffers", "combine"],
+        ),
+        (
+            run("gpt-5b", USE_REPEATED_LAYER="0", NUM_MICROBATCHES="4"),
+            [
+                "batch",
+                "command-buffers",
+                "no-command-buffers",
+                "user-buffers",
+                "pipelined-collectives",
+                "double-buffering",
+                "combine",
+            ],
+        ),
+        (
             run("glam-64b-64e"),
             [
                 "batch",
