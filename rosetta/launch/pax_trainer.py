@@ -162,9 +162,10 @@ def _check_run(checked: _CheckedRun) -> tuple[str, ...]:
     preflight.check_sizes(run, hyper)
     preflight.check_files(run, hyper)
     preflight.check_rows(run, hyper)
-    notes: tuple[str, ...] = ()
+    mismatch = preflight.describe_mesh_mismatch(run, hyper)
+    notes: tuple[str, ...] = tuple(map(execution.WarningLine, mismatch))
     if checked.saves_checkpoints:
-        notes = tuple(preflight.check_last_step(run, hyper, checked.folder))
+        notes += tuple(preflight.check_last_step(run, hyper, checked.folder))
     if run.llama and "restore" not in checked.checkpoints:
         notes += ("training starts from random weights: CHECKPOINT_RESTORE_PATH is not set",)
     return notes

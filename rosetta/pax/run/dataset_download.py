@@ -192,7 +192,7 @@ def _check_text(text: str, file: JsonLinesFile, url: str) -> None:
     Raises:
       UserError: The number or the fields differ from what the data set has.
     """
-    lines = text.splitlines()
+    lines = list(io.StringIO(text))  # splitlines also breaks at U+2028, which JSON may hold
     is_complete = (
         len(lines) == file.lines
         and _has_fields(lines[0], file.fields)
@@ -284,7 +284,8 @@ def main(name: str, arguments: Sequence[str] | None = None) -> int:
                 kind=UNKNOWN,
                 value=arguments[0],
             )
-        print(check_pile(root) if name == "the_pile" else download_dataset(name, root))
+        line = check_pile(root) if name == "the_pile" else download_dataset(name, root)
+        exit_status.print_result(line)
     except UserError as error:
         print(f"download_{name}: {error}", file=sys.stderr)
         return exit_status.USER_ERROR

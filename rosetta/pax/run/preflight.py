@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from rosetta.pax.run.settings import Settings
 
 # The data set of experiments whose name begins so.
-DOWNLOADS = {"Lambada": "lambada", "LLaMA": "boolq"}
+_QUESTION_PREFIX = "LLaMA"  # of the experiments that answer questions
+DOWNLOADS = {"Lambada": "lambada", _QUESTION_PREFIX: "boolq"}
 # The classes of Paxml that rosetta's experiments are derived from, by file.
 PAXML_BASES = (
     ("base_experiment.py", "BaseExperiment"),
@@ -222,23 +223,57 @@ def check_sizes(settings: Settings, hyper: Mapping[str, str]) -> None:
             )
 
 
+def describe_mesh_mismatch(settings: Settings, hyper: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a warning if the experiment's own mesh is for another number of GPUs than NUM_GPUS.
+
+    It is not an error, because the command may be tried on one of the nodes of a larger run.
+    """
+    values = hyper_parameters.resolve_values(settings.config, hyper, settings.words)
+    shapes = {name: values.get(name, NOT_KNOWN) for name in ("ICI_MESH_SHAPE", "DCN_MESH_SHAPE")}
+    is_given = bool(shapes.keys() & hyper.keys())
+    if is_given or NOT_KNOWN in shapes.values() or not settings.variables.get("NUM_GPUS"):
+        return ()
+    try:
+        experiment_checks.compute_mesh(SimpleNamespace(**shapes), settings.gpus)
+    except UserError as error:
+        return (f"{settings.config}: {error.what}; {error.do}",)
+    return ()
+
+
 def check_files(settings: Settings, hyper: Mapping[str, str]) -> None:
-    """Check that the files and folders of DATA and EVAL_DATA exist.
+    """Check that the files and folders of DATA and EVAL_DATA exist, and suit the experiment.
 
     Args:
       settings: The run. Only rosetta's experiments are checked.
       hyper: The literals of the hyper-parameters that the run sets, by name.
 
     Raises:
-      UserError: A file or a folder is missing. The message names the variable.
+      UserError: A file or a folder is missing, or has no questions for LLaMA. The message names
+        the variable.
     """
     if settings.is_synthetic or not _is_rosettas(settings.config):
         return
     known = hyper_parameters.resolve_values(settings.config, hyper, settings.words)
+    config = settings.config.removeprefix(f"{CONFIGS_MODULE}.")
     for name in ("DATA", "EVAL_DATA"):
         data = known.get(name) or settings.variables.get(name)
         if isinstance(data, (str, dict)):
             _check_data_files(name, data)
+            if config.startswith(_QUESTION_PREFIX):
+                _refuse_plain_text(name, data)
+
+
+def _refuse_plain_text(name: str, data: str | Mapping[str, float]) -> None:
+    """Raise UserError if a source is plain text, which has no questions and answers."""
+    for part in data_spec.parse_parts(data):
+        if part.spec.kind == "text":
+            raise UserError(
+                "plain text has no questions and answers",
+                f"{name}={part.spec}",
+                "use jsonl, tfrecord, tfds or hf, with the fields of BoolQ",
+                kind=UNSUPPORTED,
+                value=part.spec.kind,
+            )
 
 
 def _check_data_files(name: str, data: str | Mapping[str, float]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support import errors, t5x_scripts
-from tests.support.pax_scripts import BASE, PILE, TEXT, Place, place_
+from tests.support.pax_scripts import BASE, BOOLQ, PILE, TEXT, Place, place_
 
 __all__ = ["place_"]  # a fixture
 
@@ -154,7 +154,7 @@ __all__ = ["place_"]  # a fixture
         (
             "run_llama_boolq.sh",
             [],
-            {"EVAL_DATA": "jsonl:none", **TEXT},
+            {"EVAL_DATA": "jsonl:none", "DATA": BOOLQ["DATA"]},
             errors.MISSING,
             {"where": "EVAL_DATA: none"},
         ),
@@ -258,6 +258,13 @@ __all__ = ["place_"]  # a fixture
         ),
         (PILE, ["", "byte"], {"DATA": "text:none.txt"}, errors.MISSING, {"where": "none.txt"}),
         (
+            BASE,
+            ["LLaMA7B"],
+            {"DATA": "text:corpus.txt", "VOCAB_PATH": "byte"},
+            errors.UNSUPPORTED,
+            {"where": "DATA=text:corpus.txt", "value": "text", "remedy": "jsonl"},
+        ),
+        (
             PILE,
             ["", "byte"],
             {"DATA": ""},
@@ -288,7 +295,7 @@ __all__ = ["place_"]  # a fixture
         (
             "run_llama_boolq.sh",
             [],
-            {"EVAL_ONLY": "1", **TEXT},
+            {"EVAL_ONLY": "1", "DATA": BOOLQ["DATA"]},
             errors.MISSING,
             {"where": "CHECKPOINT_RESTORE_PATH"},
         ),

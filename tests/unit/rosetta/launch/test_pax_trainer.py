@@ -66,6 +66,19 @@ def test_a_process_a_node(place: Place) -> None:
     assert ran.env["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.9"
 
 
+def test_a_mesh_for_another_number_of_gpus_is_a_warning(place: Place) -> None:
+    ran = place.run("run_base_config_multinode.sh", "Synthetic5B", "", "8")
+    assert ran.rc == 0, ran.err
+    (line,) = [line for line in ran.err.splitlines() if "Synthetic5B: " in line]
+    assert "256" in line
+    assert "[1,8,1]" in line
+    meshes = {"ICI_MESH_SHAPE": "[1,8,1]", "DCN_MESH_SHAPE": "[1,1,1]"}
+    for settings in (meshes, {**SLURM, "SLURM_NTASKS": "256", "SLURM_JOB_NUM_NODES": "32"}):
+        ran = place.run("run_base_config_multinode.sh", "Synthetic5B", "", "8", **settings)
+        assert ran.rc == 0, ran.err
+        assert "Synthetic5B: " not in ran.err
+
+
 def test_synthetic_needs_neither_data_nor_vocabulary(place: Place) -> None:
     ran = place.run("run_base_config_multinode.sh", "Synthetic5B", VOCAB_PATH="")
     assert ran.rc == 0, ran.err

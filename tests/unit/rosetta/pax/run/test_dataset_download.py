@@ -85,6 +85,17 @@ def test_a_wrong_download_leaves_no_file(
     assert not (tmp_path / "data").exists()
 
 
+def test_a_line_may_hold_other_line_separators(tmp_path: Path) -> None:
+    (tmp_path / "lambada.jsonl").write_text('{"text": "a\u2028b"}\n{"text": "c\u0085d"}\n')
+    assert dataset_download.main("lambada") == 0
+
+
+def test_a_result_that_cannot_be_written_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert dataset_download.main("lambada") == 2
+
+
 def test_a_missing_network_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "lambada.jsonl").unlink()
     assert dataset_download.main("lambada") == 2
