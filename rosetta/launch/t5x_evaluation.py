@@ -5,13 +5,14 @@ Every check that needs no JAX comes first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import INVALID, MISSING, UserError
+from rosetta.core.errors import DIFFERS, INVALID, MISSING, UserError
+from rosetta.core.not_known import NOT_KNOWN
 from rosetta.core.run_folders import check_folder_writable
-from rosetta.core.value_parsing import parse_path
+from rosetta.core.value_parsing import is_address, parse_path
 from rosetta.core.variables import setting_values
 from rosetta.launch import device_selection, t5x_trainer
 from rosetta.launch.execution import Command, WarningLine
@@ -23,7 +24,22 @@ if TYPE_CHECKING:
 
     from rosetta.launch.device_selection import Machine
     from rosetta.presets.t5x_model_options import ModelOptions
+    from rosetta.t5x.run.gin_reader import Configuration
 
+# The names of the gin files that decide which questions are answered, and how.
+_ANSWERED_NAMES = (
+    "CHECKPOINT_PATH",
+    "DATA",
+    "EVAL_DATA",
+    "SPLIT",
+    "OBJECTIVE",
+    "TEXT_FIELD",
+    "TASK_FEATURE_LENGTHS",
+    "VOCAB",
+    "EXTRA_IDS",
+    "MODE",
+    "NUM_DECODES",
+)
 OUTPUT_VARIABLES = {"eval": "EVAL_OUTPUT_DIR", "infer": "INFER_OUTPUT_DIR"}
 
 
@@ -82,8 +98,57 @@ def make_command(program: str, environment: Mapping[str, str]) -> Command:
     # Inference that scores answers needs them, as evaluation does.
     needs_answers = program == "eval" or configuration.value("__main__.infer.mode") == "score"
     preflight.check_data(configuration, environment, answered=needs_answers)
-    check_folder_writable(str(bindings[OUTPUT_VARIABLES[program]]))
-    return _make_program_command(program, environment, files, bindings, size, options, machine)
+    folder = str(bindings[OUTPUT_VARIABLES[program]])
+    warnings = check_earlier_answers(folder, configuration) if program == "infer" else ()
+    check_folder_writable(folder)
+    command = _make_program_command(program, environment, files, bindings, size, options, machine)
+    return replace(command, lines=(*command.lines, *map(WarningLine, warnings)))
+
+
+def check_earlier_answers(folder: str, configuration: Configuration) -> tuple[str, ...]:
+    """Check that a folder has no answers to other questions.
+
+    T5X skips what an earlier inference has written to the folder, and ends with status 0. The gin
+    file that T5X writes there tells what the earlier inference answered.
+
+    Args:
+      folder: the folder of the answers. An object store is not looked at.
+      configuration: the gin configuration of this inference.
+
+    Returns:
+      A warning if all answers are there, else nothing.
+
+    Raises:
+      UserError: the folder has answers to other questions, or of another checkpoint.
+    """
+    if is_address(folder):
+        return ()
+    completed = sorted(Path(folder).glob("*.COMPLETED"))
+    if not completed and not any(Path(folder).glob("tmp-*")):
+        return ()
+    where = f"OUTPUT_DIR={folder}"
+    record = Path(folder, "config.gin")
+    if record.is_file():
+        earlier = gin_reader.read_configuration([record], (gin_files.ROOT,))
+        names = [name for name in _ANSWERED_NAMES if _differs(name, earlier, configuration)]
+        if names:
+            raise UserError(
+                f"the folder has the answers of an inference with another {', '.join(names)}",
+                where,
+                "name another folder",
+                kind=DIFFERS,
+                value=", ".join(names),
+            )
+    if not completed:
+        return ()
+    warning = f"{where}: {completed[0].stem} is complete, so nothing is computed again"
+    return (f"{warning}; name another folder to infer again",)
+
+
+def _differs(name: str, earlier: Configuration, configuration: Configuration) -> bool:
+    """Return whether a name is known to have different values in two configurations."""
+    values = [earlier.value(name), configuration.value(name)]
+    return NOT_KNOWN not in values and values[0] != values[1]
 
 
 def _count_devices(machine: Machine, environment: Mapping[str, str]) -> int | None:

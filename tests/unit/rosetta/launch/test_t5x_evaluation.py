@@ -1,0 +1,53 @@
+"""What inference finds in its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rosetta.launch import t5x_evaluation
+from rosetta.t5x.run import gin_reader
+from tests.support import errors
+
+# As T5X writes it at the start of an inference.
+RECORD = """import __main__ as infer_script
+
+# Macros:
+# ==============================================================================
+CHECKPOINT_PATH = '/ft/checkpoint_5'
+DATA = 'jsonl:/questions.jsonl'
+EVAL_DATA = %DATA
+MODE = 'predict'
+START = @pretrained.start()
+TASK_FEATURE_LENGTHS = {'inputs': 64, 'targets': 32}
+"""
+
+
+def configure(folder: Path, text: str) -> gin_reader.Configuration:
+    file = folder / "now.gin"
+    file.write_text(text)
+    return gin_reader.read_configuration([file], (folder,))
+
+
+@pytest.mark.parametrize("part", ["squad-predict.jsonl-00000-of-00001.COMPLETED", "tmp-squad-0"])
+def test_answers_to_other_questions_are_not_taken_for_these(tmp_path: Path, part: str) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "config.gin").write_text(RECORD)
+    same = configure(tmp_path, RECORD)
+    other = same.bind({"DATA": "jsonl:/others.jsonl"})
+    for configuration in (same, other):
+        assert t5x_evaluation.check_earlier_answers(str(out), configuration) == ()
+    (out / part).mkdir()
+    warnings = t5x_evaluation.check_earlier_answers(str(out), same)
+    assert len(warnings) == part.endswith(".COMPLETED")
+    with errors.expect_user_error(
+        errors.DIFFERS, where=f"OUTPUT_DIR={out}", value="DATA, EVAL_DATA"
+    ):
+        t5x_evaluation.check_earlier_answers(str(out), other)
+
+
+def test_an_object_store_is_not_looked_at(tmp_path: Path) -> None:
+    configuration = configure(tmp_path, RECORD)
+    assert t5x_evaluation.check_earlier_answers("gs://bucket/out", configuration) == ()
