@@ -280,10 +280,14 @@ class Transformer(nn.Module):
         del decoder_positions
         input_not_padding = encoder_input_tokens > 0
         if decode:
-            if encoder_segment_ids is not None:
+            if encoder_segment_ids is not None or decoder_segment_ids is not None:
                 raise ValueError("packed examples cannot be decoded: give one example per row")
             mask, encoder_mask = Mask(causal=True), Mask(valid_keys=input_not_padding)
         else:
+            if (encoder_segment_ids is None) != (decoder_segment_ids is None):
+                raise ValueError(
+                    "packed rows need encoder_segment_ids and decoder_segment_ids: give both"
+                )
             not_padding = decoder_target_tokens > 0
             mask = Mask(
                 valid_queries=not_padding,
@@ -292,11 +296,10 @@ class Transformer(nn.Module):
                 query_segments=decoder_segment_ids,
                 key_segments=decoder_segment_ids,
             )
-            packed = encoder_segment_ids is not None
             encoder_mask = Mask(
                 valid_queries=not_padding,
                 valid_keys=input_not_padding,
-                query_segments=decoder_segment_ids if packed else None,
+                query_segments=decoder_segment_ids,
                 key_segments=encoder_segment_ids,
             )
         return self.decoder(

@@ -163,6 +163,21 @@ def test_packed_examples_are_computed_as_if_alone(switches: dict[str, Any]) -> N
     )
 
 
+@pytest.mark.parametrize("missing", ["encoder_segment_ids", "decoder_segment_ids"])
+@pytest.mark.parametrize("decode", [False, True])
+def test_segments_of_one_side_are_refused(missing: str, decode: bool) -> None:
+    given = small_t5.make_packed_batch()
+    del given[missing]
+    with pytest.raises(ValueError, match="packed"):
+        small_t5.apply_network(
+            small_t5.Transformer(small_t5.make_config()),
+            small_t5.initialize_variables(small_t5.make_config()),
+            given,
+            decode=decode,
+            mutable=["cache"],
+        )
+
+
 @pytest.mark.parametrize(
     "switches",
     [{}, {"transpose_batch_sequence": True}, SWITCHES["all"]],
