@@ -24,6 +24,7 @@ from orbax.checkpoint._src.path import atomicity_defaults
 from t5x import checkpoints, state_utils, utils
 
 from rosetta.core import log, run_folders
+from rosetta.core.errors import FAILED, UserError
 from rosetta.health import checkpoint_files, checkpoint_saves, supervision, supervision_settings
 from rosetta.health.finite_check import all_finite
 from rosetta.nn import fp8
@@ -33,6 +34,8 @@ from rosetta.t5x.run import checkpoint_record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# What the processes tell one another before they save; the highest number decides.
+_READY, _DISK_FULL, _FAILED = range(3)
 _saving_managers: list[Manager] = []  # managers that save and are not closed yet
 _T5xManager: Any = checkpoints.OrbaxCheckpointManagerInterface
 
@@ -269,6 +272,7 @@ class Manager(_T5xManager):
     def _start_save(self, train_state: Any, transformations: Sequence[Any], force: bool) -> bool:
         """Check the free space on all processes, and start to save; see `save`."""
         error: Exception | None = None
+        outcome = _READY
         try:
             # Wait for the save before this one, whose thread deletes old checkpoints: one of the
             # transformations copies records into them. Orbax itself waits only after that.
@@ -279,16 +283,22 @@ class Manager(_T5xManager):
             )
         except Exception as raised:  # noqa: BLE001 (raised below, after all processes know of it)
             error = raised
-        any_failed = error is not None
+            outcome = _DISK_FULL if checkpoint_saves.is_disk_full(raised) else _FAILED
+        worst_outcome = outcome
         if jax.process_count() > 1:
-            any_failed = multihost_utils.process_allgather(np.array([any_failed])).any()
-        if error is not None:
+            worst_outcome = int(multihost_utils.process_allgather(np.array([outcome])).max())
+        # A full disk may be survived, so a process with one ends too if another process failed.
+        if error is not None and outcome == worst_outcome:
             raise error
-        if any_failed:
-            raise checkpoint_saves.DiskFullError(
+        if worst_outcome != _READY:
+            error_class: type[UserError] = checkpoint_saves.DiskFullError
+            if worst_outcome == _FAILED:
+                error_class = UserError
+            raise error_class(
                 "another process cannot save",
                 str(self.directory),
                 "see the message of that process",
+                kind=FAILED,
             )
         return bool(super().save(train_state, transformations, force))
 

@@ -15,6 +15,7 @@ utils = pytest.importorskip("t5x.utils", reason=REASON)
 
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 from t5x import checkpoints
 
 from rosetta.core import run_folders
@@ -185,6 +186,28 @@ def test_a_full_disk_is_reported_before_anything_is_written(
         saver.save(Model().state(10))
     with errors.expect_user_error(errors.FAILED, value=10):
         saver.close()
+    assert run_folders.list_checkpoint_steps(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("free", "other", "is_skipped"), [(10**18, 1, True), (10**18, 2, False), (10, 2, False)]
+)
+def test_only_a_full_disk_of_another_process_is_survived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, other: int, is_skipped: bool
+) -> None:
+    saver = _manager(tmp_path, Model())
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(
+        multihost_utils,
+        "process_allgather",
+        lambda own: np.concatenate([own, [other]]),
+    )
+    if is_skipped:
+        assert not saver.save(Model().state(5))
+    else:
+        with errors.expect_user_error(errors.FAILED, where=tmp_path):
+            saver.save(Model().state(5))
     assert run_folders.list_checkpoint_steps(str(tmp_path)) == []
 
 
