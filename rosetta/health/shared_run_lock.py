@@ -10,7 +10,7 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import FAILED, UserError
 from rosetta.health import key_value_store
 from rosetta.health.run_lock import POLL_INTERVAL, acquire_lock
 
@@ -24,7 +24,7 @@ _ACQUIRED = "[]"  # the result if process 0 has the lock; otherwise it is the er
 def acquire_shared_lock(
     folder: str, name: str, environment: Mapping[str, str], rank: int, ranks: int
 ) -> None:
-    """Take the lock of a run's folder, or raise the same error in every process of the run.
+    """Take the lock of a run's folder, or raise an error in every process of the run.
 
     Every process of the run has to call it. The lock is held until process 0 ends.
 
@@ -37,13 +37,22 @@ def acquire_shared_lock(
 
     Raises:
       UserError: another run holds the folder.
+      Exception: in process 0, any error of the file system; the others raise a UserError.
     """
     store = key_value_store.open_store(ranks)
     if rank == 0:
         try:
             acquire_lock(folder, name, environment)
-        except UserError as error:
-            fields = [error.what, error.where, error.do, error.kind]
+        except Exception as error:
+            problem = error
+            if not isinstance(problem, UserError):
+                problem = UserError(
+                    f"process 0 cannot take the lock: {type(error).__name__}",
+                    folder,
+                    "see the message of process 0",
+                    kind=FAILED,
+                )
+            fields = [problem.what, problem.where, problem.do, problem.kind]
             store.put(f"{_FOLDER}/{_NAME}", json.dumps(fields))
             if ranks > 1:
                 # The store ends with this process, so the others get the time to read the result.

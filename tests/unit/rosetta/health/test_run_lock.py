@@ -220,6 +220,19 @@ def test_all_processes_learn_of_a_refusal(
     assert f"process {other.pid}" in raised[0]
 
 
+def test_an_error_of_the_file_system_ends_all_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = key_value_store.LocalStore()
+    monkeypatch.setattr(key_value_store, "open_store", lambda _: shared)
+    folder = tmp_path / "a file"
+    folder.write_text("")
+    with pytest.raises(OSError, match=str(folder)):
+        shared_run_lock.acquire_shared_lock(str(folder), "MODEL_DIR", {}, 0, 2)
+    with errors.expect_user_error(errors.FAILED, where=folder):
+        shared_run_lock.acquire_shared_lock(str(folder), "MODEL_DIR", {}, 1, 2)
+
+
 class _Store:
     """An object store: whole files, no locks."""
 
