@@ -241,6 +241,7 @@ def _warn_about_placement(args: argparse.Namespace, run: Run) -> None:
         misspellings.warn_of_unknown_variables(
             os.environ, f"rosetta {args.command}", args.command, run.framework
         )
+    _check_flags(args, run)
     lines = [
         *placement_checks.check_folders(run, args.on),
         *placement_checks.describe_platform(run, args.on, os.environ),
@@ -393,6 +394,34 @@ def _make_options(args: argparse.Namespace) -> Options:
     options.setdefault("image", os.environ.get("CONTAINER", ""))
     options["extra"] = extra
     return Options(**options)
+
+
+def _check_flags(args: argparse.Namespace, run: Run) -> None:
+    """Check that the XLA of this Python has the flags that the user set.
+
+    A run on this machine checks the flags itself when it starts, so only its dry run is checked.
+    Elsewhere, another version of XLA may run, so a flag that is not known here is a warning.
+
+    Raises:
+      UserError: The run is for this machine, and XLA does not take a flag.
+    """
+    from rosetta.core import xla_flags
+    from rosetta.presets import user_settings
+
+    origins = (user_settings.COMMAND_LINE, user_settings.BASE_FLAGS_VARIABLE, "XLA_FLAGS")
+    flags = {
+        name: value
+        for name, value in run.xla_flags.items()
+        if run.origin.get(f"xla_flags.{name}") in origins
+    }
+    if args.on == "local" and not args.dry_run:
+        return
+    try:
+        xla_flags.check_flags_known(xla_flags.format_flags(flags), sys.executable)
+    except UserError as error:
+        if args.on == "local":
+            raise
+        log.warn(f"{error.what} (checked with the XLA of this Python); {error.do}")
 
 
 def run_preset(args: argparse.Namespace) -> tuple[dict[str, Any], str]:

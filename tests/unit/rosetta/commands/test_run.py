@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import shutil
@@ -152,6 +153,27 @@ def test_a_run_description_replaces_the_preset(place: fake_launchers.Place) -> N
         "argv": ["rosetta", "t5x", "pretrain"],
         "env": {"T5_SIZE": "small"},
     }
+
+
+def test_an_unknown_flag_of_xla_is_named_before_the_run(
+    place: fake_launchers.Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A Python whose XLA has no flag at all. XLA names the flags that it does not know.
+    python = place.folder / "python"
+    python.write_text('#!/bin/sh\necho "Unknown flags in XLA_FLAGS: $XLA_FLAGS" >&2\nexit 1\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    for words, status in (
+        (["run", "t5x-small", "--nodes=1", "--dry-run"], 2),
+        (["submit", "t5x-small", "--on=slurm", "--dry-run"], 0),
+    ):
+        for flag, expected in (("xla_gpu_nonsense=1", status), ("MODEL_DIR=/m", 0)):
+            argv = [*words, flag]
+            ended = run_in_process(
+                functools.partial(cli.main, argv), place.folder, place.environment()
+            )
+            assert ended.status == expected, ended.err
+            assert ("xla_gpu_nonsense" in ended.err) == flag.startswith("xla_")
 
 
 @pytest.mark.parametrize(
