@@ -101,7 +101,11 @@ def _add_cache_options(action: argparse.ArgumentParser) -> None:
     """Add the options of `rosetta data cache`."""
     action.add_argument("--out", required=True, metavar="FOLDER", help="the folder for the tokens")
     action.add_argument("--jobs", type=_parse_count, help="processes (default: one for each core)")
-    action.add_argument("--limit", type=_parse_count, help="the largest number of documents")
+    action.add_argument(
+        "--limit",
+        type=_parse_count,
+        help="the largest number of documents, or of pairs of an input and a target",
+    )
 
 
 def _add_row_options(action: argparse.ArgumentParser) -> None:
@@ -140,7 +144,7 @@ def _add_show_options(action: argparse.ArgumentParser) -> None:
         help="the step whose batch to show (default: 0)",
     )
     action.add_argument(
-        "--batch", type=_parse_count, default=4, help="rows of the batch (default: 4)"
+        "--batch", type=option_types.parse_count, default=4, help="rows of the batch (default: 4)"
     )
     action.add_argument("--pack", action="store_true", help="put several examples into one row")
 
@@ -442,9 +446,12 @@ def _cache_tokens(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     recipe = _make_cache_recipe(args, source, vocabulary)
     jobs = args.jobs or len(os.sched_getaffinity(0))
     texts = task_records.read_texts(source, args.objective, args.field, args.split)
+    # A pair is two documents of the cache.
+    unit, texts_per_unit = "documents", 1
+    if recipe.pairs:
+        unit, texts_per_unit = "pairs", 2
     if args.limit is not None:
-        texts_per_document = 2 if args.objective in data_spec.PAIR_OBJECTIVES else 1
-        texts = itertools.islice(texts, args.limit * texts_per_document)
+        texts = itertools.islice(texts, args.limit * texts_per_unit)
     started = time.monotonic()
     meta = token_cache.write_cache(
         args.out,
@@ -453,16 +460,20 @@ def _cache_tokens(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         lambda batches: _encode_ahead(batches, vocabulary, jobs),
         end=vocabulary.eos,
         report=lambda documents, tokens: log.show_count(
-            f"{documents:,} documents, {tokens:,} tokens"
+            f"{documents // texts_per_unit:,} {unit}, {tokens:,} tokens"
         ),
     )
     seconds = time.monotonic() - started
     folder = os.path.abspath(args.out)
+    count = meta["documents"] // texts_per_unit
     text = (
-        f"{args.out}: {meta['documents']:,} documents, {meta['tokens']:,} tokens in "
+        f"{args.out}: {count:,} {unit}, {meta['tokens']:,} tokens in "
         f"{len(meta['shards'])} files, {seconds:.1f} s; use it with DATA=cache:{folder}"
     )
-    return {"folder": folder, "seconds": round(seconds, 1), **meta}, text
+    result = {"folder": folder, "seconds": round(seconds, 1), **meta}
+    if recipe.pairs:
+        result["pairs"] = count
+    return result, text
 
 
 def _parse_cache_source(data: str) -> Any:
@@ -594,9 +605,11 @@ def _train_vocabulary(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         byte_fallback=not args.no_byte_fallback,
     )
     bad_records.report_skipped()
+    # Without EXTRA_IDS=0, T5 adds sentinels to a vocabulary that has none.
+    option = "" if vocabulary.sentinel_count else " EXTRA_IDS=0"
     text = (
         f"{args.out}: {vocabulary.size} ids, {vocabulary.sentinel_count} of them sentinels; use it "
-        f"with VOCAB={vocabulary.name}, in Pax with VOCAB_PATH={vocabulary.name}"
+        f"with VOCAB={vocabulary.name}{option}, in Pax with VOCAB_PATH={vocabulary.name}"
     )
     result = {
         "file": vocabulary.name,

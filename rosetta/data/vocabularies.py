@@ -8,6 +8,7 @@ number of added sentinels is EXTRA_IDS in the variables, and `extra_ids` in this
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rosetta.core import path_checks
-from rosetta.core.errors import CONFLICT, INVALID, MISSING, TOO_BIG, UNSUPPORTED, UserError
+from rosetta.core.errors import CONFLICT, DENIED, INVALID, MISSING, TOO_BIG, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_digits
 
 if TYPE_CHECKING:
@@ -461,7 +462,8 @@ def _load_model_unlocked(path: str, extra_ids: int) -> Any:
     """Return a SentencePiece model; called by _load_model, which holds the lock.
 
     Raises:
-        UserError: The sentencepiece package is missing, or the file is not a model.
+        UserError: The sentencepiece package is missing, or the file cannot be read or is not a
+            model.
     """
     try:
         import sentencepiece  # type: ignore[import-not-found]
@@ -473,19 +475,16 @@ def _load_model_unlocked(path: str, extra_ids: int) -> Any:
             kind=MISSING,
             value="sentencepiece",
         ) from None
-    try:
-        if not extra_ids:
-            return sentencepiece.SentencePieceProcessor(model_file=path)
-        return sentencepiece.SentencePieceProcessor(
-            model_proto=_read_content(path) + make_sentinel_pieces(extra_ids)
-        )
-    except (OSError, RuntimeError):
-        raise UserError(
-            "not a SentencePiece model file",
-            path,
-            "name the .model file, not the .vocab file",
-            kind=INVALID,
-        ) from None
+    content = _read_content(path) + make_sentinel_pieces(extra_ids)
+    if content:  # an empty model would be no error
+        with contextlib.suppress(RuntimeError):
+            return sentencepiece.SentencePieceProcessor(model_proto=content)
+    raise UserError(
+        "not a SentencePiece model file",
+        path,
+        "name the .model file, not the .vocab file",
+        kind=INVALID,
+    )
 
 
 def _read_identity(name: str) -> bytes:
@@ -500,6 +499,14 @@ def _is_model_file(name: str) -> bool:
 
 @functools.lru_cache(maxsize=8)
 def _read_content(path: str) -> bytes:
-    """Return the bytes of a file."""
-    with open(path, "rb") as file:
-        return file.read()
+    """Return the bytes of a vocabulary file. Raises UserError if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except PermissionError as error:
+        raise UserError(
+            f"the vocabulary file cannot be read ({error.strerror})",
+            path,
+            f"let this user read it: chmod a+r {path}",
+            kind=DENIED,
+        ) from None

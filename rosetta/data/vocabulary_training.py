@@ -150,7 +150,8 @@ def train_vocabulary(
         raise _describe_failure(error, size, extra_ids) from None
     model = body.getvalue() + vocabularies.make_sentinel_pieces(extra_ids)
     write_atomic(Path(out), model, None)
-    vocabulary = vocabularies.load_vocabulary(out)
+    # The file has its sentinels already: none are added.
+    vocabulary = vocabularies.load_vocabulary(out, 0)
     if vocabulary.size != size or vocabulary.sentinel_count != extra_ids:
         log.warn(f"{out}: {vocabulary.size} ids, {vocabulary.sentinel_count} sentinels")
     return vocabulary

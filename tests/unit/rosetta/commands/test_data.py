@@ -255,6 +255,12 @@ def test_a_cache_notices_another_file_under_its_glob(tmp_path: Path) -> None:
         run("data", "cache", data, "--out", str(tmp_path / "out"), "--jobs", "1")
 
 
+def test_a_batch_of_nothing_is_refused_by_its_option(tmp_path: Path) -> None:
+    data = corpora.write_text_files(tmp_path / "data", DOCS)
+    with errors.expect_reported_error(errors.INVALID, where="--batch"):
+        assert cli.main(["data", "show", data, "--batch", "0"]) == 2
+
+
 def test_pairs_are_cached_as_pairs(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(
         "".join(
@@ -273,7 +279,22 @@ def test_pairs_are_cached_as_pairs(tmp_path: Path) -> None:
         "--jobs",
         "1",
     )
-    assert result["documents"] == 18
+    assert (result["documents"], result["pairs"]) == (18, 9)
+    limited, text = run(
+        "data",
+        "cache",
+        f"jsonl:{tmp_path}/a.jsonl",
+        "--objective",
+        "mnli",
+        "--out",
+        str(tmp_path / "limited"),
+        "--limit",
+        "4",
+        "--jobs",
+        "1",
+    )
+    assert limited["pairs"] == 4
+    assert "4 pairs" in text
     direct, _ = run(
         "data",
         "show",

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import errno
 import functools
+import json
+import os
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rosetta import cli
 from rosetta.data import data_spec, vocabularies
 from tests.support import corpora, errors
 
@@ -146,9 +151,10 @@ def test_extra_ids_are_not_added_twice(model: str) -> None:
 
 def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
     sentencepiece = pytest.importorskip("sentencepiece")
-    (tmp_path / "a.model").write_text("no model")
-    with errors.expect_user_error(errors.INVALID, where="a.model", remedy=".model"):
-        vocabularies.load_vocabulary(str(tmp_path / "a.model"))
+    for name, content in (("a.model", "no model"), ("empty.model", "")):
+        (tmp_path / name).write_text(content)
+        with errors.expect_user_error(errors.INVALID, where=name, remedy=".model"):
+            vocabularies.load_vocabulary(str(tmp_path / name))
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(WORDS),
         model_prefix=str(tmp_path / "b"),
@@ -159,6 +165,37 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
         errors.INVALID, where="b.model", value=(-1, 2, 0), names="(0, 1, 2)"
     ):
         vocabularies.load_vocabulary(str(tmp_path / "b.model"))
+
+
+def test_a_file_that_cannot_be_read_is_not_called_damaged(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "secret.model"
+    shutil.copy(model, file)
+
+    def refuse(path: str, *_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    # Root may read every file. SentencePiece opens files by itself, and then reads this one.
+    monkeypatch.setattr(vocabularies, "open", refuse, raising=False)
+    with errors.expect_user_error(errors.DENIED, where=file, remedy="chmod"):
+        vocabularies.load_vocabulary(str(file))
+
+
+def test_a_vocabulary_without_sentinels_has_the_size_that_was_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip(
+        "sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment"
+    )
+    data = corpora.write_text_files(tmp_path / "t", WORDS)
+    argv = ["vocab", "train", "--data", data, "--size", "420", "--extra-ids", "0"]
+    assert cli.main([*argv, "--out", f"{tmp_path}/a.model", "--json"]) == 0
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)["result"]
+    assert (result["size"], result["sentinels"], captured.err) == (420, 0, "")
+    vocabulary = vocabularies.load_vocabulary(f"{tmp_path}/a.model", 0)
+    assert result["fingerprint"] == vocabulary.fingerprint()
 
 
 @pytest.mark.parametrize(
