@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builder.core.accelerators import ACCELERATORS
 from builder.core.cache import remove_path
 from builder.core.command_context import Context, Result
 from builder.release.bisect import endpoints
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accelerator",
         default="",
-        choices=["cpu", "cuda12", "cuda13"],
+        choices=ACCELERATORS,
         help="the accelerator (default: the one of the environment or image, or cpu)",
     )
     parser.add_argument(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.commands import image_options
 from builder.core import log, manifest
+from builder.core.accelerators import ACCELERATORS
 from builder.core.command_context import Context, Result
 from builder.images import image_target
 from builder.packages import python_interpreter
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accelerator",
         default="cpu",
-        choices=["cpu", "cuda12", "cuda13"],
+        choices=ACCELERATORS,
         help="CPUs, or GPUs of this CUDA version (default: cpu)",
     )
     parser.add_argument(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.commands import image_options
+from builder.core.accelerators import ACCELERATORS
 from builder.core.command_context import Context, Result
 from builder.images import image_target
 from builder.pipeline import build_context, image_output
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accelerator",
         default="cpu",
-        choices=["cpu", "cuda12", "cuda13"],
+        choices=ACCELERATORS,
         help="CPUs, or GPUs of this CUDA version (default: cpu)",
     )
     image_options.add_arguments(parser)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from builder.core import manifest
+from builder.core.accelerators import ACCELERATORS
 from builder.core.cache import stage_key
 from builder.core.command_context import Context, Result
 from builder.images.oci import reference
@@ -21,6 +22,7 @@ from builder.release.nightly import report, stages
 from builder.release.nightly.nightly_run import GREEN_STATES, open_run
 from builder.release.nightly.stages import NightlyRequest
 from builder.release.publish import provenance, signing_key
+from builder.upstream import checkout
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UserError
 
@@ -72,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--accelerator",
         action="append",
         default=[],
-        choices=["cpu", "cuda12", "cuda13"],
+        choices=ACCELERATORS,
         help="only this accelerator (may be repeated)",
     )
     parser.add_argument(
@@ -212,7 +214,7 @@ def _check_publishing_options(arguments: argparse.Namespace, images: Sequence[Im
             )
     to = arguments.to.rstrip("/")
     for image in images:
-        if reference.parse_reference(f"{to}/{image.title}").selector:
+        if reference.parse_reference(f"{to}/{image.distribution}").selector:
             raise UserError("names a tag or a digest", f"--to {to}", "give HOST/NAMESPACE")
     if arguments.builder_id:
         provenance.parse_builder_id(arguments.builder_id)
@@ -236,7 +238,7 @@ def _write_report(
     data = report.report_as_json(
         nightly_run,
         manifest.load(nightly_run.manifest_path),
-        provenance.describe_checkout(context.root).get("commit"),
+        checkout.describe_checkout(context.root).get("commit"),
     )
     text = report.report_as_markdown(data)
     folder = nightly_run.folder

@@ -14,6 +14,7 @@ from builder.images.registry import download
 from builder.images.registry.transport import Connection
 from builder.release.publish import (
     attachments,
+    image_variants,
     publication,
     signed_releases,
     signed_statements,
@@ -101,10 +102,10 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             key,
         )
         publication.check_publication(connection, index, key, require_test=True)
-        previous = signed_releases.move_tags(
-            connection, index, [tags.VERIFIED], key, tags.read_today()
-        )[tags.VERIFIED]
-    name = f"{image.host}/{image.name}:{tags.VERIFIED}"
+        suffix = image_variants.find_suffix(publication.read_accelerator(index))
+        tag = image_variants.add_suffix(tags.VERIFIED, suffix)
+        previous = signed_releases.move_tags(connection, index, [tag], key, tags.read_today())[tag]
+    name = f"{image.host}/{image.name}:{tag}"
     data = {
         "reference": name,
         "digest": image.digest,

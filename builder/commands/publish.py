@@ -6,12 +6,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from builder.commands import image_options
-from builder.core import log
+from builder.core import log, manifest
+from builder.core.accelerators import ACCELERATORS
 from builder.core.command_context import Context, Result
 from builder.images.oci import oci_documents, reference
 from builder.images.registry.transport import Connection
 from builder.images.registry.upload import format_size
 from builder.release.publish import (
+    image_variants,
     platform_images,
     provenance,
     publication,
@@ -20,11 +22,12 @@ from builder.release.publish import (
     tags,
 )
 from builder.release.publish.publication import PublicationRequest
+from builder.upstream import checkout
 from rosetta.core.errors import CONFLICT, DENIED, INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from builder.images.oci.reference import Reference
     from builder.release.publish.platform_images import PublishableIndex
@@ -49,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         metavar="HOST/NAMESPACE/NAME",
         required=True,
-        help="the repository of this distribution and accelerator",
+        help="the repository of this distribution, for example ghcr.io/OWNER/t5x",
     )
     parser.add_argument(
         "--key",
@@ -68,7 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="also move this tag, after the nightly one (may be repeated; default: latest)",
+        help=(
+            "also move this tag, after the nightly one (may be repeated; default: latest); tags "
+            "of images for CPUs end with -cpu, of those for an older CUDA version with -cuda12, "
+            "and the command adds that"
+        ),
     )
     parser.add_argument(
         "--digest",
@@ -98,9 +105,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--accelerator",
-        default="cpu",
-        choices=["cpu", "cuda12", "cuda13"],
-        help="CPUs, or GPUs of this CUDA version (default: cpu)",
+        default="",
+        choices=ACCELERATORS,
+        help=(
+            "CPUs, or GPUs of this CUDA version (default: the newest CUDA version that the "
+            "distribution is built for, else cpu)"
+        ),
     )
     parser.add_argument(
         "--dry-run",
@@ -128,11 +138,12 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if request.digest:
         return _move_tags_back(request, key, arguments)
     builder = provenance.parse_builder_id(arguments.builder_id)
+    arguments.accelerator = arguments.accelerator or _choose_accelerator(context, arguments.what)
     image = platform_images.collect_images(
         context, image_options.read_image_options(arguments), arguments.what
     )
     predicates = publication.make_predicates(
-        image, request.repository, provenance.describe_checkout(context.root), builder
+        image, request.repository, checkout.describe_checkout(context.root), builder
     )
     if key is None or arguments.dry_run:
         return _describe_dry_run(image, request, predicates)
@@ -142,6 +153,17 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     ):
         data = publication.publish_image(connection, image, request, predicates, key)
     return Result(data, _describe_publication(data))
+
+
+def _choose_accelerator(context: Context, names: Sequence[str]) -> str:
+    """Return the accelerator to build for: the last that the manifest lists.
+
+    An image layout says itself what it is for, and needs no choice.
+    """
+    if names[0].startswith("oci:"):
+        return ""
+    distribution = manifest.load(context.manifest_path).distribution(names[0])
+    return max(distribution.accelerators, key=ACCELERATORS.index)
 
 
 def _read_request(arguments: argparse.Namespace) -> PublicationRequest:
@@ -183,7 +205,7 @@ def _read_request(arguments: argparse.Namespace) -> PublicationRequest:
 def _check_tag(repository: Reference, name: str) -> None:
     """Refuse a tag that is not valid, or that this command must not move."""
     reference.parse_reference(f"{repository}:{name}")
-    if name == tags.VERIFIED:
+    if image_variants.is_tag_of(name, tags.VERIFIED):
         raise UserError(
             "moves only with a signed test result",
             f"--tag {name}",
@@ -270,7 +292,9 @@ def _describe_dry_run(
         }
         for platform in image.index.images
     ]
-    names = [tags.nightly_tag(request.date), *request.tags]
+    suffix = image_variants.find_suffix(image.accelerator)
+    names = [image_variants.add_suffix(name, suffix) for name in request.tags]
+    names = [tags.Position(request.date, suffix=suffix).tag, *names]
     data = {
         "repository": str(request.repository),
         "digest": image.index.digest,

@@ -131,7 +131,7 @@ PROGRAM = Program(
             PUBLISH,
             "publish a signed image in a registry",
             "builder.commands.publish",
-            ("t5x --accelerator cuda13 --to HOST/rosetta/t5x-cuda13 --key key.pem --dry-run",),
+            ("t5x --accelerator cuda13 --to HOST/OWNER/t5x --key key.pem --dry-run",),
             "The tags move after everything was read back.",
         ),
         Command(
@@ -139,7 +139,7 @@ PROGRAM = Program(
             PUBLISH,
             "check a published image with nothing but the public key",
             "builder.commands.verify_published",
-            ("HOST/rosetta/t5x-cuda13:latest --key key.pub",),
+            ("HOST/OWNER/t5x:latest --key key.pub",),
             "The command checks every platform, every blob, the attachments and the signatures.",
         ),
         Command(
@@ -147,12 +147,7 @@ PROGRAM = Program(
             PUBLISH,
             "move latest-verified to an image that passed a suite of tests",
             "builder.commands.promote",
-            (
-                (
-                    "HOST/rosetta/t5x-cuda13@sha256:DIGEST --suite selftest --result result.json "
-                    "--key key.pem"
-                ),
-            ),
+            (("HOST/OWNER/t5x@sha256:DIGEST --suite selftest --result result.json --key key.pem"),),
             "The command attaches a signed statement about the suite to the image.",
         ),
         Command(
@@ -160,7 +155,7 @@ PROGRAM = Program(
             PUBLISH,
             "show what changed between two published images",
             "builder.commands.changelog",
-            ("HOST/rosetta/t5x-cuda13:stable HOST/rosetta/t5x-cuda13:latest --key key.pub",),
+            ("HOST/OWNER/t5x:stable HOST/OWNER/t5x:latest --key key.pub",),
         ),
         Command(
             "release-notes",

@@ -11,7 +11,13 @@ from builder.core.command_context import Context, Result
 from builder.images.oci import reference
 from builder.images.registry import download
 from builder.images.registry.transport import AlteredError, Connection
-from builder.release.publish import description, signed_releases, signing_key, tags
+from builder.release.publish import (
+    description,
+    image_variants,
+    signed_releases,
+    signing_key,
+    tags,
+)
 from builder.release.publish.signed_releases import ReleaseReader
 from builder.release.publish.verification import Check, VerificationOptions, verify_image
 from rosetta.core.errors import CONFLICT, MISSING, UserError
@@ -72,7 +78,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         )
     options = VerificationOptions(
         read_blobs=not arguments.quick,
-        require_test=image.tag == tags.VERIFIED,
+        require_test=image_variants.is_tag_of(image.tag, tags.VERIFIED),
         repository=repository,
     )
     strays: list[str] = []

@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from builder.core.accelerators import Accelerator  # noqa: TC001 - pydantic reads the annotation
 from builder.core.secrets import redact
 from rosetta.core import strict_yaml
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
@@ -31,7 +32,6 @@ from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Accelerator = Literal["cpu", "cuda12", "cuda13"]
 Architecture = Literal["amd64", "arm64"]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from builder.core import manifest
 from builder.images import image_settings, layer_assignment
 from builder.packages import debian_lock, lock_file, program_wrappers
+from builder.upstream.checkout import Publisher
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -199,12 +200,18 @@ _VARIABLE_MEANINGS = {
 _LABEL_MEANINGS = {
     "org.opencontainers.image.title": "the distribution and the accelerator",
     "org.opencontainers.image.version": "the version of rosetta",
-    "org.opencontainers.image.revision": "the patched commit of T5X or Paxml",
+    "org.opencontainers.image.description": "what the image is for",
+    "org.opencontainers.image.revision": "the commit of rosetta",
     "org.opencontainers.image.created": "the date of the newest pinned commit",
-    "org.opencontainers.image.source": "the repository of T5X or Paxml",
-    "org.opencontainers.image.licenses": "the licences, as an SPDX expression",
+    "org.opencontainers.image.source": "the publisher's repository of rosetta",
+    "org.opencontainers.image.url": "the same, for a browser",
+    "org.opencontainers.image.documentation": "the documentation of that commit",
+    "org.opencontainers.image.vendor": "the owner of the publisher's repository",
+    "org.opencontainers.image.licenses": "the licences of the contents, as an SPDX expression",
     "org.opencontainers.image.base.name": "the base",
     "org.opencontainers.image.base.digest": "the digest of the base, or of its list of packages",
+    "io.rosetta.source.t5x": "an upstream source: its repository and pinned commit",
+    "io.rosetta.source.t5x.patched": "the commit of the source with the patches",
     "io.rosetta.distribution": "the distribution",
     "io.rosetta.accelerator": "the accelerator",
     "io.rosetta.line": "the line",
@@ -368,6 +375,11 @@ def _variable_rows() -> Iterator[list[str]]:
         yield [f"`{name}`", f"`{shown}`", _VARIABLE_MEANINGS[name]]
 
 
+EXAMPLE_ORIGIN = image_settings.Origin(
+    Publisher("https://example.org/OWNER/rosetta", "0" * 40), ("Apache-2.0",)
+)
+
+
 def example_record(distribution: str) -> dict[str, Any]:
     """Return a lock.json that is good enough for the settings of an image."""
     return {
@@ -381,7 +393,10 @@ def example_record(distribution: str) -> dict[str, Any]:
 
 
 def _start_rows() -> list[str]:
-    t5x, pax = (image_settings.make_settings(example_record(name)) for name in ("t5x", "pax"))
+    t5x, pax = (
+        image_settings.make_settings(example_record(name), EXAMPLE_ORIGIN)
+        for name in ("t5x", "pax")
+    )
     rows = [
         ("entrypoint", t5x["Entrypoint"][0], pax["Entrypoint"][0]),
         ("command", t5x["Cmd"][0], pax["Cmd"][0]),
@@ -391,7 +406,7 @@ def _start_rows() -> list[str]:
 
 
 def _label_rows() -> Iterator[list[str]]:
-    for name in image_settings.make_labels(example_record("t5x")):
+    for name in image_settings.make_labels(example_record("t5x"), EXAMPLE_ORIGIN):
         yield [f"`{name}`", _LABEL_MEANINGS[name]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,8 +16,10 @@ from builder.images.base import base_image, interpreter
 from builder.images.oci import layer, oci_documents
 from builder.images.oci.tar_entry import make_file
 from builder.images.oci.tar_file import walk_folder
-from builder.packages import environment_parts, package_installation
+from builder.packages import environment_parts, licences, package_installation
 from builder.upstream import source, source_lock, source_tree
+from builder.upstream.checkout import UNKNOWN_PUBLISHER, Publisher
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ class ImageRequest:
     # Whether the image is for this machine only. If so, Debian's current packages may replace
     # locked ones that Debian no longer offers.
     local: bool = False
+    publisher: Publisher = UNKNOWN_PUBLISHER  # for the labels
 
     @property
     def cache(self) -> Cache:
@@ -232,11 +236,13 @@ def resolve_image(request: ImageRequest) -> ResolvedImage:
 def build_image(request: ImageRequest) -> BuiltImage:
     """Build an image; equal inputs give the same index on every machine."""
     resolved = resolve_image(request)
-    images, records = [], {}
+    images, records, licence_terms = [], {}, set[str]()
     for architecture in request.architectures:
-        image, records[architecture] = _build_architecture(resolved, architecture)
+        image, records[architecture], terms = _build_architecture(resolved, architecture)
         images.append(image)
-    annotations = image_settings.make_annotations(records[request.architectures[0]])
+        licence_terms.update(terms)
+    origin = image_settings.Origin(request.publisher, tuple(sorted(licence_terms)))
+    annotations = image_settings.make_annotations(records[request.architectures[0]], origin)
     return BuiltImage(oci_documents.make_index(images, annotations), records)
 
 
@@ -335,8 +341,8 @@ class _LayerWriter:
 
 def _build_architecture(
     resolved: ResolvedImage, architecture: str
-) -> tuple[oci_documents.Image, dict[str, Any]]:
-    """Return the image of one architecture, and its lock.json."""
+) -> tuple[oci_documents.Image, dict[str, Any], tuple[str, ...]]:
+    """Return the image of one architecture, its lock.json, and its licences."""
     request, base = resolved.request, resolved.bases[architecture]
     record = resolved.record(architecture)
     writer = _LayerWriter(resolved, architecture)
@@ -359,14 +365,38 @@ def _build_architecture(
         ]
         record |= {"compression": request.compression, "layers": rows}
         layers.append(_write_record_layer(writer, record))
+    origin = image_settings.Origin(request.publisher, _list_licences(writer))
     image = oci_documents.make_image(
         architecture,
         layers,
         image_settings.format_creation_time(record),
-        image_settings.make_settings(record, base.env),
-        image_settings.make_annotations(record),
+        image_settings.make_settings(record, origin, base.env),
+        image_settings.make_annotations(record, origin),
     )
-    return image, record
+    return image, record, origin.licences
+
+
+def _list_licences(writer: _LayerWriter) -> tuple[str, ...]:
+    """Return the licences of all that is in an image, as parts of an SPDX expression.
+
+    The cache keeps them, because the environment is not there if all layers are in the cache.
+    """
+    inputs = {
+        "rules": licences.SPDX_RULES_VERSION,
+        "packages": sorted(f"{pin.name}=={pin.version}" for pin in writer.packages.pins()),
+        "wheels": [sha256 for _, sha256 in writer.packages.wheels],
+        "trees": {tree.folder: tree.key for tree in writer.trees},
+    }
+    file = writer.request.cache.path("stamps", f"licences-{stage_key('licences', inputs)}.json")
+    if file.is_file():
+        return tuple(json.loads(file.read_text(encoding="ascii")))
+    declared = licences.list_declared_licences(
+        package_installation.find_site_packages(writer.environment),
+        {tree.folder: tree.path() for tree in writer.trees},
+    )
+    terms = licences.list_spdx_terms([*declared, licences.BASE_LICENCES])
+    write_atomic(file, json.dumps(terms))
+    return terms
 
 
 def _write_sources_layer(writer: _LayerWriter) -> Layer:

@@ -1,6 +1,6 @@
 """What an image has besides the environment: entrypoint, banner, settings, labels, work folders.
 
-All functions depend on lock.json only.
+All functions depend on lock.json only, and the labels on who built the image, too.
 """
 
 from __future__ import annotations
@@ -8,10 +8,13 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import textwrap
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.images.oci import tar_entry
 from builder.packages import environment_parts, known_issues, program_wrappers
+from builder.upstream.checkout import UNKNOWN_PUBLISHER, Publisher
+from builder.upstream.public_urls import format_source_uri
 from rosetta.core import first_command
 
 if TYPE_CHECKING:
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from builder.images.oci.tar_entry import Entry
 
 HOME = "opt/rosetta"
+DISTRIBUTION = "io.rosetta.distribution"  # an annotation and a label
+ACCELERATOR = "io.rosetta.accelerator"  # an annotation and a label
 ENTRYPOINT = f"/{HOME}/entrypoint"
 BANNER = f"{HOME}/banner.txt"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -155,22 +160,63 @@ def make_env(base_env: Sequence[str] = ()) -> list[str]:
     ]
 
 
-def make_annotations(record: Mapping[str, Any]) -> dict[str, str]:
-    """Return the annotations of manifests and indexes, which are equal for all architectures."""
-    framework = list(record["sources"].values())[-1]  # its dependencies come before it
-    licenses = "Apache-2.0"
-    if record["accelerator"] != "cpu":
-        licenses += " AND LicenseRef-NVIDIA-EULA"
+@dataclass(frozen=True)
+class Origin:
+    """What the labels of an image say, and lock.json does not.
+
+    Attributes:
+        publisher: Who built the image.
+        licences: The licences of all that is inside, as parts of an SPDX expression.
+    """
+
+    publisher: Publisher = UNKNOWN_PUBLISHER
+    licences: tuple[str, ...] = ()
+
+
+def make_annotations(record: Mapping[str, Any], origin: Origin) -> dict[str, str]:
+    """Return the annotations of manifests and indexes.
+
+    Their names are those of the OCI image specification ("Annotations"), and some of rosetta.
+
+    Args:
+        record: The image's lock.json.
+        origin: What lock.json does not say.
+    """
+    publisher = origin.publisher
+    documentation = f"{publisher.url}/tree/{publisher.commit or 'main'}/docs"
     values = {
         "title": f"{record['distribution']}-{record['accelerator']}",
+        "description": _describe_contents(record),
         "version": str(record["builder"]),
-        "revision": str(framework["patched_commit"]),
         "created": format_creation_time(record),
-        "source": str(framework["url"]).removesuffix(".git"),
-        "licenses": licenses,
+        "source": publisher.url,
+        "revision": publisher.commit,
+        "url": publisher.url,
+        "documentation": documentation if publisher.url else "",
+        "vendor": publisher.owner,
+        "licenses": " AND ".join(origin.licences),
         "base.name": str(record["base"]["name"]),
     }
-    return {f"org.opencontainers.image.{key}": value for key, value in values.items()}
+    annotations = {f"org.opencontainers.image.{key}": value for key, value in values.items()}
+    annotations |= {
+        DISTRIBUTION: str(record["distribution"]),
+        ACCELERATOR: str(record["accelerator"]),
+    }
+    for name, source in record["sources"].items():
+        annotations[f"io.rosetta.source.{name}"] = format_source_uri(source)
+        annotations[f"io.rosetta.source.{name}.patched"] = str(source["patched_commit"])
+    return {name: value for name, value in annotations.items() if value}
+
+
+def _describe_contents(record: Mapping[str, Any]) -> str:
+    """Return a sentence about what an image is for."""
+    framework = str(record["distribution"]).partition("-")[0]
+    name = {"t5x": "T5X", "pax": "Pax"}.get(framework, framework)
+    accelerator = str(record["accelerator"])
+    target = "CPUs" if accelerator == "cpu" else f"NVIDIA GPUs with CUDA {accelerator[4:]}"
+    engine = record.get("transformer_engine")
+    with_engine = f", with Transformer Engine {engine['version']}" if engine else ""
+    return f"{name} on JAX for {target}{with_engine}, built by rosetta {record['builder']}"
 
 
 def format_creation_time(record: Mapping[str, Any]) -> str:
@@ -179,24 +225,25 @@ def format_creation_time(record: Mapping[str, Any]) -> str:
     return dt.datetime.fromtimestamp(newest, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def make_labels(record: Mapping[str, Any]) -> dict[str, str]:
+def make_labels(record: Mapping[str, Any], origin: Origin) -> dict[str, str]:
     """Return the labels of one architecture's image."""
     lock = hashlib.sha256(environment_parts.lock_text(dict(record)).encode()).hexdigest()
-    return make_annotations(record) | {
+    return make_annotations(record, origin) | {
         "org.opencontainers.image.base.digest": str(record["base"]["digest"]),
-        "io.rosetta.distribution": str(record["distribution"]),
-        "io.rosetta.accelerator": str(record["accelerator"]),
         "io.rosetta.line": str(record["line"]),
         "io.rosetta.lock.sha256": lock,
         "io.rosetta.te.version": describe_transformer_engine(record),
     }
 
 
-def make_settings(record: Mapping[str, Any], base_env: Sequence[str] = ()) -> dict[str, Any]:
+def make_settings(
+    record: Mapping[str, Any], origin: Origin, base_env: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return the settings of an image, as `config` of an OCI image has them.
 
     Args:
         record: The image's lock.json.
+        origin: What the labels say besides.
         base_env: The ENV lines of the base.
     """
     return {
@@ -204,5 +251,5 @@ def make_settings(record: Mapping[str, Any], base_env: Sequence[str] = ()) -> di
         "Entrypoint": [ENTRYPOINT],
         "Cmd": ["bash"],
         "WorkingDir": f"/{choose_work_folder(record)}",
-        "Labels": make_labels(record),
+        "Labels": make_labels(record, origin),
     }

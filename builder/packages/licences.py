@@ -10,10 +10,12 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+
 from rosetta.core.errors import DAMAGED, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parents[2]
 _TEXT = re.compile(
@@ -21,6 +23,21 @@ _TEXT = re.compile(
 )
 _NO_TEXT = re.compile(r"\.(py|pyc|pyi|so|json|h|hpp|js|css|html)$", re.IGNORECASE)
 _CLASSIFIER = "License :: "
+SPDX_RULES_VERSION = 1  # counts changes of `list_spdx_terms` and of what it gets
+# The licences of the base's packages, whose texts are in /usr/share/doc.
+BASE_LICENCES = "LicenseRef-base-packages"
+# What packages declare instead of an identifier of SPDX. "BSD" alone names no licence.
+_SPDX_IDENTIFIERS = {
+    "apache 2.0": "Apache-2.0",
+    "apache license 2.0": "Apache-2.0",
+    "apache license, version 2.0": "Apache-2.0",
+    "apache software license": "Apache-2.0",
+    "mit license": "MIT",
+    "bsd 3-clause": "BSD-3-Clause",
+    "3-clause bsd license": "BSD-3-Clause",
+    "psfl": "PSF-2.0",
+}
+_OWN_LICENCE = "Apache-2.0"
 _LONG = 120  # characters; a longer License field is a text, not a name
 
 
@@ -36,12 +53,51 @@ def write_licences(into: Path, site: Path, trees: Mapping[str, Path]) -> None:
     """
     into.mkdir()
     shutil.copyfile(ROOT / "LICENSE", into / "rosetta")
-    rows = [{"name": "rosetta", "version": "", "licence": "Apache-2.0", "files": ["rosetta"]}]
+    rows = [{"name": "rosetta", "version": "", "licence": _OWN_LICENCE, "files": ["rosetta"]}]
     rows += [_add_tree(into, name, tree) for name, tree in sorted(trees.items())]
     rows += [_add_package(into, info) for info in sorted(site.glob("*.dist-info"))]
     index = json.dumps({"schema": 1, "licences": rows}, indent=1, ensure_ascii=True) + "\n"
     (into / "index.json").write_text(index, encoding="ascii")
     (into / "index.txt").write_text("".join(_format_line(row) for row in rows), encoding="utf-8")
+
+
+def list_declared_licences(site: Path, trees: Mapping[str, Path]) -> list[str]:
+    """Return the licences of rosetta, the patched sources and the installed packages, as declared.
+
+    Args:
+        site: The site-packages folder of the installed packages.
+        trees: The folders of the patched sources, by source.
+    """
+    infos = sorted(site.glob("*.dist-info"))
+    return [
+        _OWN_LICENCE,
+        *(_find_tree_licence(tree) for _, tree in sorted(trees.items())),
+        *(find_declared_licence(read_metadata(info)) for info in infos),
+    ]
+
+
+def list_spdx_terms(declared: Iterable[str]) -> tuple[str, ...]:
+    """Return the terms of an SPDX expression over some licences, each once.
+
+    A licence that SPDX does not know is a LicenseRef of its name. The expression is the terms with
+    AND between them (SPDX specification 2.3, annex D).
+
+    Args:
+        declared: The licences as their projects declare them, "" for none.
+    """
+    return tuple(sorted({term for text in declared for term in _list_terms(text)}))
+
+
+def _list_terms(text: str) -> list[str]:
+    identifier = _SPDX_IDENTIFIERS.get(text.lower(), text)
+    try:
+        expression = str(canonicalize_license_expression(identifier))
+    except InvalidLicenseExpression:
+        name = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.") or "not-declared"
+        return [f"LicenseRef-{name}"]
+    if " OR " in expression:
+        return [f"({expression})"]
+    return expression.split(" AND ")
 
 
 def _add_tree(into: Path, name: str, tree: Path) -> dict[str, Any]:

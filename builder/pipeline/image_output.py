@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import manifest
 from builder.images import delivery, image_build, image_target
+from builder.upstream import checkout
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def make_request(
         options.base,
         options.engine,
         local=target.kind in ("image", "oci") and not options.locked,
+        publisher=checkout.read_publisher(context.root),
     )
     image_build.check_request(request)
     return request

@@ -18,6 +18,7 @@ from builder.core.cache import Cache
 from builder.images import image_build, inspection
 from builder.images.oci import blob_compression
 from builder.images.oci import layer as image_layer
+from builder.upstream.checkout import Publisher
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def reproduce_image(context: Context, image_name: str, base: str, engine: str) -
         locks = {image.architecture: original.lock(image) for image in original.images}
         request = _make_request(context, image_name, base, engine, locks)
         new_layers = Cache(Path(scratch, "cache"))
-        request = replace(request, layers=new_layers)
+        request = replace(request, layers=new_layers, publisher=_read_publisher(original))
         _require_same_inputs(locks, request)
         with log.stage(f"build {request.distribution}-{request.accelerator} again"):
             rebuilt = image_build.build_image(request).index
@@ -130,6 +131,13 @@ def _make_request(
     )
     image_build.check_request(request)
     return request
+
+
+def _read_publisher(original: InspectedImage) -> Publisher:
+    """Return the publisher that the labels of an image name. No layer depends on the publisher."""
+    labels = json.loads(original.images[0].config).get("config", {}).get("Labels") or {}
+    prefix = "org.opencontainers.image."
+    return Publisher(labels.get(f"{prefix}source", ""), labels.get(f"{prefix}revision", ""))
 
 
 def _refuse_replaced_packages(image_name: str, locks: dict[str, dict[str, Any]]) -> None:

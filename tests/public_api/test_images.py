@@ -7,9 +7,10 @@ from typing import Any
 
 import yaml
 
+from builder.core.accelerators import ACCELERATORS
 from builder.images import contents_page, image_settings
 from builder.packages import program_wrappers
-from builder.release.publish import tags
+from builder.release.publish import image_variants, tags
 from rosetta.core.gpus import GPUS
 from rosetta.data import data_spec
 from rosetta.presets import schema
@@ -69,12 +70,20 @@ def test_variables_in_the_image() -> None:
 
 def test_labels() -> None:
     """The image has the labels that the page lists."""
-    assert_same_names("Labels", read_names("Labels"), image_settings.make_labels(EXAMPLE_RECORD))
+    assert_same_names(
+        "Labels",
+        read_names("Labels"),
+        image_settings.make_labels(EXAMPLE_RECORD, contents_page.EXAMPLE_ORIGIN),
+    )
 
 
 def test_tags() -> None:
     """Tags of published images are those that the page lists."""
-    existing = {"latest", tags.VERIFIED, tags.nightly_tag("YYYY-MM-DD")}
+    existing = {
+        start + image_variants.find_suffix(accelerator)
+        for start in ("latest", tags.VERIFIED, tags.Position("YYYY-MM-DD").tag)
+        for accelerator in ACCELERATORS
+    }
     assert_same_names("Tags", read_names("Tags"), existing)
 
 

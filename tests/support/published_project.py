@@ -18,12 +18,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from builder import __version__, cli
 from builder.commands.registry import PROGRAM
+from builder.core.accelerators import ACCELERATORS, NEWEST_CUDA
 from builder.core.cache import Cache
 from builder.core.command_context import Context, Result
 from builder.images import image_settings
 from builder.images.oci import layer, layout, oci_documents
 from builder.images.oci.tar_entry import make_file
-from builder.packages import debian_lock, environment_parts
+from builder.packages import debian_lock, environment_parts, licences
 from builder.packages.debian_lock import BaseLock, Deb
 from tests.support import image_registry, small_distribution
 
@@ -201,17 +202,16 @@ class Project:
             f"{name}=={version} \\\n    --hash=sha256:{sums[name]}\n"
             for name, version in packages.items()
         )
-        (self.folder / "locks/thing-cpu.txt").write_text(
-            text
-            + f"only-arm==1.0 ; platform_machine == 'aarch64' \\\n    --hash=sha256:{'a' * 64}\n"
-        )
+        text += f"only-arm==1.0 ; platform_machine == 'aarch64' \\\n    --hash=sha256:{'a' * 64}\n"
+        for accelerator in ACCELERATORS:
+            (self.folder / f"locks/thing-{accelerator}.txt").write_text(text)
         self.manifest.write_text(f"""version: 1
 sources:
   thing: {{git: "https://example.invalid/group/thing.git", track: main, commit: {self.commit}, patches: patches/thing}}
 lines:
   line: {{python: "3.11", pythons: ["3.11"], common: locks/line/common.in, base: any}}
 distributions:
-  thing: {{line: line, sources: [thing], accelerators: [cpu], architectures: [{", ".join(self.architectures)}]}}
+  thing: {{line: line, sources: [thing], accelerators: [{", ".join(ACCELERATORS)}], architectures: [{", ".join(self.architectures)}]}}
 bases:
   any: {{image: "debian:trixie-slim", bootstrap: trixie}}
 """)
@@ -239,7 +239,7 @@ bases:
                 debian_lock.render_lock(lock)
             )
 
-    def record(self, architecture: str) -> dict[str, Any]:
+    def record(self, architecture: str, accelerator: str = NEWEST_CUDA) -> dict[str, Any]:
         """The lock.json of an image of this project as it stands now."""
         patch = (self.folder / "patches/thing/greet.patch").read_bytes()
         source = {
@@ -272,28 +272,32 @@ bases:
             "schema": 1,
             "distribution": "thing",
             "line": "line",
-            "accelerator": "cpu",
+            "accelerator": accelerator,
             "architecture": architecture,
             "python": "3.11",
             "builder": __version__,
             "sources": {"thing": source},
             "requirements": {
-                "file": "thing-cpu.txt",
+                "file": f"thing-{accelerator}.txt",
                 "sha256": hashlib.sha256(
-                    (self.folder / "locks/thing-cpu.txt").read_bytes()
+                    (self.folder / f"locks/thing-{accelerator}.txt").read_bytes()
                 ).hexdigest(),
             },
             "transformer_engine": None,
-            "transformer_engine_reason": "it needs CUDA",
+            "transformer_engine_reason": "built with --transformer-engine no",
             "base": base,
             "compression": "gzip",
             "layers": [],
         }
 
     def image(
-        self, architecture: str, top: str, title: str = ""
+        self,
+        architecture: str,
+        top: str,
+        accelerator: str = NEWEST_CUDA,
+        distribution: str = "",
     ) -> tuple[oci_documents.Image, dict[str, str]]:
-        record = self.record(architecture)
+        record = self.record(architecture, accelerator)
         texts = {
             "base.txt": "base",
             f"top-{architecture}": top * 50_000,
@@ -309,8 +313,12 @@ bases:
             )
             for path, text in texts.items()
         ]
-        noted = image_settings.make_annotations(record) | (
-            {"org.opencontainers.image.title": title} if title else {}
+        declared = [row["licence"] for row in (self.licences or {}).get("licences", [])]
+        noted = image_settings.make_annotations(
+            record | ({"distribution": distribution} if distribution else {}),
+            image_settings.Origin(
+                licences=licences.list_spdx_terms([*declared, licences.BASE_LICENCES])
+            ),
         )
         return oci_documents.make_image(
             architecture, made, "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, noted
@@ -323,11 +331,17 @@ bases:
         return [make_file("opt/rosetta/LICENSES/index.json", json.dumps(self.licences))]
 
     def layout(
-        self, top: str = "one", architectures: tuple[str, ...] = BOTH, *, title: str = ""
+        self,
+        top: str = "one",
+        architectures: tuple[str, ...] = BOTH,
+        *,
+        accelerator: str = NEWEST_CUDA,
+        distribution: str = "",
     ) -> str:
         """Write the image with the text `top` as a layout; the name that `publish` takes."""
-        images = [self.image(each, top, title) for each in architectures]
-        folder = self.folder / f"layout-{top}-{'-'.join(architectures)}{title}"
+        images = [self.image(each, top, accelerator, distribution) for each in architectures]
+        name = "-".join(["layout", top, *architectures, accelerator, distribution])
+        folder = self.folder / name
         layout.write_layout(
             self.cache,
             oci_documents.make_index([image for image, _ in images], images[0][1]),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from builder.core.command_context import Context
     from builder.images.oci.reference import Reference
     from builder.release.bisect.repository import Repository
+    from builder.release.publish.tags import Position
 
 LOCK = "opt/rosetta/lock.json"
 _BUILT_KINDS = ("env", "oci", "registry", "image")
@@ -113,25 +114,31 @@ def _read_revision(
 def list_nightlies_between(good: Endpoint, bad: Endpoint) -> list[Endpoint]:
     """Return the nightly images of a registry between two of them, in order from good to bad.
 
-    The list is empty if the ends are not two nightly images of one repository.
+    The list is empty if the ends are not two nightly images of one repository and one accelerator.
     """
     if good.kind != "registry" or bad.kind != "registry":
         return []
     good_image = reference.parse_reference(good.place)
     bad_image = reference.parse_reference(bad.place)
-    if not _are_nightlies_of_one_repository(good_image, bad_image):
+    if (good_image.host, good_image.name) != (bad_image.host, bad_image.name):
         return []
-    first, last = sorted(tags.nightly_date(image.tag) for image in (good_image, bad_image))
+    good_position, bad_position = map(_parse_nightly, (good_image, bad_image))
+    if not good_position or not bad_position or good_position.suffix != bad_position.suffix:
+        return []
+    first, last = sorted((good_position, bad_position))
     with Connection(good_image, "pull") as connection:
-        published = [tags.nightly_date(tag) for tag in tags.list_tags(connection)]
-    between = sorted(date for date in published if first < date < last)
-    if good_image.tag > bad_image.tag:
+        published = [tags.parse_nightly(tag) for tag in tags.list_tags(connection)]
+    between = sorted(
+        position
+        for position in published
+        if position and position.suffix == first.suffix and first < position < last
+    )
+    if good_position > bad_position:
         between.reverse()
-    images = [f"{good_image.host}/{good_image.name}:{tags.nightly_tag(date)}" for date in between]
+    images = [f"{good_image.host}/{good_image.name}:{position.tag}" for position in between]
     return [Endpoint(f"registry:{image}", "registry", image) for image in images]
 
 
-def _are_nightlies_of_one_repository(good: Reference, bad: Reference) -> bool:
-    if (good.host, good.name) != (bad.host, bad.name):
-        return False
-    return all(tags.nightly_date(image.tag) and not image.digest for image in (good, bad))
+def _parse_nightly(image: Reference) -> Position | None:
+    """Return the position of a nightly image, or None if a reference does not name one by a tag."""
+    return None if image.digest else tags.parse_nightly(image.tag)

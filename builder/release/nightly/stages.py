@@ -20,6 +20,7 @@ from builder.release.nightly.nightly_run import (
     run_step,
     step_key,
 )
+from builder.release.publish import image_variants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,7 +41,7 @@ class ImageTarget:
 
     @property
     def title(self) -> str:
-        """The distribution and the accelerator, which share a repository."""
+        """The distribution and the accelerator."""
         return f"{self.distribution}-{self.accelerator}"
 
     @property
@@ -246,7 +247,8 @@ def publish_images(
 ) -> Iterator[StepRecord]:
     """Publish each distribution and accelerator whose images were built and trained.
 
-    Each of them has a repository of its own. What was published is verified.
+    Each distribution has a repository, and each accelerator tags of its own in there. What was
+    published is verified.
     """
     for title, images in _group_by_title(request.images).items():
         distribution = images[0].distribution
@@ -281,7 +283,7 @@ def _publish_title(
 ) -> Iterator[StepRecord]:
     """Publish the images of all architectures, verify them, and list what is new."""
     title, subject = images[0].title, _title_subject(images[0])
-    repository = f"{request.to}/{title}"
+    repository = f"{request.to}/{images[0].distribution}"
     published = run_step(context, run, _publish_step(context, run, request, images, repository))
     yield published
     if published.state != "ok":
@@ -290,7 +292,8 @@ def _publish_title(
     check = ("verify-published", f"{repository}@{digest}", "--key", request.public_key)
     key = f"{repository} {digest}"
     yield run_step(context, run, Step(f"check-{title}", "publish", subject, (check,), key))
-    previous = published.result.get("previous", {}).get("latest")
+    latest = f"latest{image_variants.find_suffix(images[0].accelerator)}"
+    previous = published.result.get("previous", {}).get(latest)
     if previous and previous != digest:
         images_to_compare = (f"{repository}@{previous}", f"{repository}@{digest}")
         compare = ("changelog", *images_to_compare, "--key", request.public_key)

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from builder.core import manifest
 from builder.images import image_build, image_settings, image_target, inspection
 from builder.images.oci import layer, layout, oci_documents
+from builder.packages import licences
 from builder.pipeline import image_output
 from rosetta.core.errors import CONFLICT, DIFFERS, EXISTS, MISSING, UserError
 
@@ -56,10 +57,19 @@ class PublishableIndex:
     licences: dict[str, dict[str, str]]
 
     @property
+    def distribution(self) -> str:
+        """The distribution."""
+        return str(next(iter(self.records.values()))["distribution"])
+
+    @property
+    def accelerator(self) -> str:
+        """The accelerator."""
+        return str(next(iter(self.records.values()))["accelerator"])
+
+    @property
     def title(self) -> str:
         """The distribution and the accelerator."""
-        record = next(iter(self.records.values()))
-        return f"{record['distribution']}-{record['accelerator']}"
+        return f"{self.distribution}-{self.accelerator}"
 
 
 def collect_images(
@@ -170,13 +180,28 @@ def read_layouts(loaded: Manifest, folders: Sequence[Path]) -> PublishableIndex:
             str(folders[0]),
             "give an image that this builder built",
         ) from error
-    annotations = image_settings.make_annotations(records[min(records)])
+    annotations = _join_annotations(contents)
     joined = oci_documents.make_index(list(contents.images.values()), annotations)
     if len(folders) == 1:
         joined = oci_documents.Index(joined.images, documents[0])
     return PublishableIndex(
         loaded, joined, dict(sorted(records.items())), contents.blobs.__getitem__, contents.licences
     )
+
+
+def _join_annotations(contents: _LayoutContents) -> dict[str, str]:
+    """Return the annotations of an index over images: those that all images have.
+
+    The licences of the index are those of all images.
+    """
+    annotations = [
+        dict(json.loads(image.manifest).get("annotations") or {})
+        for image in contents.images.values()
+    ]
+    common = set.intersection(*(set(document.items()) for document in annotations))
+    declared = [name for names in contents.licences.values() for name in names.values()]
+    terms = licences.list_spdx_terms([*declared, licences.BASE_LICENCES])
+    return dict(common) | {"org.opencontainers.image.licenses": " AND ".join(terms)}
 
 
 def _check_locked(record: dict[str, Any], where: str) -> None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from builder.release.publish.public_urls import clean_remote, clean_url
-from builder.upstream.git import Git
+from builder.upstream.public_urls import clean_url, format_source_uri
 from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 BUILD_TYPE = "urn:rosetta:image:v1"
 BUILDER = "urn:rosetta:builder"
@@ -47,7 +45,7 @@ def make_predicate(
 
     Args:
         records: The `lock.json` of each image, by its architecture.
-        checkout: What `describe_checkout` returned.
+        checkout: What `checkout.describe_checkout` returned.
         builder: The URI of the builder.
     """
     first = next(iter(records.values()))
@@ -98,7 +96,7 @@ def _dependencies_of_image(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     dependencies = []
     for name, state in record["sources"].items():
         digest = {"gitCommit": state["commit"], "gitTree": state["tree"]}
-        dependencies.append({"name": name, "uri": _source_uri(state), "digest": digest})
+        dependencies.append({"name": name, "uri": format_source_uri(state), "digest": digest})
         dependencies += [
             _file_dependency(f"{name}: {patch['name']}.patch", patch["sha256"])
             for patch in state["patches"]
@@ -115,36 +113,5 @@ def _dependencies_of_image(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     return dependencies
 
 
-def _source_uri(state: Mapping[str, Any]) -> str:
-    address = clean_url(str(state["url"]))
-    if "://" in address:
-        return f"git+{address}@{state['commit']}"
-    return f"pkg:pypi/{address.replace('==', '@')}"
-
-
 def _file_dependency(name: str, sha256: str) -> dict[str, Any]:
     return {"name": name, "digest": {"sha256": sha256.removeprefix("sha256:")}}
-
-
-def describe_checkout(root: Path) -> dict[str, Any]:
-    """Return the commit of a checkout, its public URL, and whether everything is committed.
-
-    Returns:
-        The keys `commit`, `url` and `clean`; nothing if the folder is not a git checkout.
-    """
-    if not (root / ".git").exists():
-        return {}
-    repository = Git(root / ".git", extra={"GIT_WORK_TREE": str(root)})
-
-    def ask_git(*arguments: str) -> str | None:
-        done = repository.run(*arguments, check=False)
-        return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else None
-
-    commit = ask_git("rev-parse", "--verify", "--quiet", "HEAD")
-    if not commit:
-        return {}
-    return {
-        "commit": commit,
-        "url": clean_remote(ask_git("config", "--get", "remote.origin.url") or ""),
-        "clean": ask_git("status", "--porcelain") == "",
-    }

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.core import log
+from builder.images import image_settings
 from builder.images.oci import oci_documents
 from builder.images.registry import download, image_push
 from builder.images.registry.transport import Connection
 from builder.release.publish import (
     attachments,
+    image_variants,
     provenance,
     sbom,
     signed_releases,
@@ -18,7 +20,7 @@ from builder.release.publish import (
     tags,
     verification,
 )
-from rosetta.core.errors import CONFLICT, UserError
+from rosetta.core.errors import CONFLICT, MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +41,7 @@ class PublicationRequest:
     Attributes:
         repository: The repository.
         date: The day of the nightly tag.
-        tags: The tags that move after the nightly tag.
+        tags: The tags that move after the nightly tag, without the suffix of the variant.
         digest: The published image that the tags move to, or "" for a new image.
         withdraw: The digest of a publisher that will not come back, whose claims on the day are
             withdrawn; or "".
@@ -60,7 +62,7 @@ def make_predicates(
     Args:
         image: The image to publish.
         repository: The repository.
-        checkout: What `provenance.describe_checkout` returned.
+        checkout: What `checkout.describe_checkout` returned.
         builder: The URI of the builder.
 
     Returns:
@@ -112,26 +114,29 @@ def publish_image(
         The result for `--json`.
     """
     index = image.index
-    previous = _read_previous_tags(connection, request, image.title)
+    suffix = image_variants.find_suffix(image.accelerator)
+    names = [image_variants.add_suffix(name, suffix) for name in request.tags]
+    position = tags.Position(request.date, suffix=suffix)
+    previous = _read_previous_tags(connection, names, image.distribution)
     moved, _, total = image_push.upload_image(connection, image.blob_path, index)
     _sign_index(connection, image, predicates, key)
     document = download.read_document(connection, index.digest)
     check_publication(connection, document, key)
     if request.withdraw:
-        tags.withdraw_claims(connection, request.date, request.withdraw)
-    _put_nightly_tag(connection, request.date, document, key)
+        tags.withdraw_claims(connection, position, request.withdraw)
+    _put_nightly_tag(connection, position, document, key)
     today = tags.read_today()
-    to_move, held = _choose_tags(connection, request, index.digest, today)
+    to_move, held = _choose_tags(connection, position, names, index.digest, today)
     signed_releases.move_tags(connection, document, to_move, key, today)
     reader = signed_releases.ReleaseReader(connection, key.public)
-    nightly = tags.nightly_tag(request.date)
-    signed_releases.check_tags(reader, document, [nightly], reader.read_statements(index.digest))
+    statements = reader.read_statements(index.digest)
+    signed_releases.check_tags(reader, document, [position.tag], statements)
     return {
         "repository": str(request.repository),
         "digest": index.digest,
         "title": image.title,
         "date": request.date,
-        "tags": [nightly, *to_move],
+        "tags": [position.tag, *to_move],
         "held": held,
         "previous": previous,
         "moved": moved,
@@ -160,29 +165,30 @@ def _sign_index(
 
 
 def _put_nightly_tag(
-    connection: Connection, date: str, index: download.Document, key: PrivateKey
+    connection: Connection, position: tags.Position, index: download.Document, key: PrivateKey
 ) -> None:
     """Put the nightly tag, after a signed release at its position is attached."""
-    position = tags.Position(date)
 
     def sign_release() -> None:
         signed_releases.sign_release(connection, index, position, [position.tag], key)
 
-    tags.put_nightly_tag(connection, date, index.data, sign_release)
+    tags.put_nightly_tag(connection, position, index.data, sign_release)
 
 
 def _choose_tags(
-    connection: Connection, request: PublicationRequest, digest: str, today: str
+    connection: Connection, position: tags.Position, names: Sequence[str], digest: str, today: str
 ) -> tuple[list[str], list[str]]:
     """Return the tags to move, and those that stay. `latest` stays if a newer nightly exists."""
-    newest = max(tags.find_newest_nightly(connection, today), request.date)
+    newest = tags.Position(
+        tags.find_newest_nightly(connection, position.suffix, today), suffix=position.suffix
+    )
     to_move, held = [], []
-    for name in request.tags:
-        if name == "latest" and newest > request.date:
+    for name in names:
+        if name == f"latest{position.suffix}" and newest > position:
             held.append(name)
             log.warn(
-                f"latest stays: {tags.nightly_tag(newest)} is newer than "
-                f"{tags.nightly_tag(request.date)} (to go back: --tag latest --digest {digest})"
+                f"{name} stays: {newest.tag} is newer than {position.tag} "
+                f"(to go back: --tag {name} --digest {digest})"
             )
         else:
             to_move.append(name)
@@ -243,29 +249,48 @@ def check_publication(
         )
 
 
+def read_accelerator(index: download.Document) -> str:
+    """Return the accelerator that the annotations of a published index name.
+
+    Raises:
+        UserError: the annotations do not name an accelerator.
+    """
+    annotations = index.json().get("annotations") or {}
+    accelerator = annotations.get(image_settings.ACCELERATOR)
+    if not isinstance(accelerator, str) or not accelerator:
+        raise UserError(
+            f"has no annotation {image_settings.ACCELERATOR}, so the suffix of its tags is unknown",
+            index.digest,
+            "publish the image again with this version of rosetta",
+            kind=MISSING,
+            value=image_settings.ACCELERATOR,
+        )
+    return accelerator
+
+
 def _read_previous_tags(
-    connection: Connection, request: PublicationRequest, title: str
+    connection: Connection, names: Sequence[str], distribution: str
 ) -> dict[str, str]:
     """Return the digests that the tags point to now.
 
     Raises:
-        UserError: the repository has images of another distribution or accelerator.
+        UserError: the repository has images of another distribution.
     """
     previous = {}
-    for name in request.tags:
+    for name in names:
         document = attachments.find_document(connection, name)
         if document is None:
             continue
         previous[name] = document.digest
         annotations = document.json().get("annotations") or {}
-        other_title = annotations.get("org.opencontainers.image.title", title)
-        if other_title != title:
+        other = annotations.get(image_settings.DISTRIBUTION, distribution)
+        if other != distribution:
             raise UserError(
-                f"{name} is {other_title} there, and this is {title}",
-                str(request.repository),
-                "give each distribution and accelerator a repository of its own",
+                f"{name} is an image of {other} there, and this is one of {distribution}",
+                connection.reference.repository,
+                "give each distribution a repository of its own",
                 kind=CONFLICT,
-                value=other_title,
+                value=other,
             )
     return previous
 
@@ -287,12 +312,14 @@ def move_tags_back(
     with Connection(request.repository, "pull" if dry_run else "pull,push") as connection:
         index = download.read_document(connection, request.digest)
         check_publication(connection, index, key, require_test=require_test)
-        documents = {name: attachments.find_document(connection, name) for name in request.tags}
+        suffix = image_variants.find_suffix(read_accelerator(index))
+        names = [image_variants.add_suffix(name, suffix) for name in request.tags]
+        documents = {name: attachments.find_document(connection, name) for name in names}
         if not dry_run:
-            signed_releases.move_tags(connection, index, request.tags, key, tags.read_today())
+            signed_releases.move_tags(connection, index, names, key, tags.read_today())
     return {
         "repository": str(request.repository),
         "digest": request.digest,
-        "tags": list(request.tags),
+        "tags": names,
         "previous": {name: document.digest for name, document in documents.items() if document},
     }

@@ -14,8 +14,8 @@ from packaging.utils import canonicalize_name
 
 from builder.packages import debian_lock, lock_file
 from builder.packages.transformer_engine import version_pins
-from builder.release.publish.public_urls import clean_url
 from builder.upstream import patch_series
+from builder.upstream.public_urls import clean_url
 from rosetta.core.errors import DIFFERS, UserError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def list_contents(
     Args:
         manifest: The manifest of this checkout, with the locks and patches of the image.
         record: The image's `lock.json`.
-        checkout: What `provenance.describe_checkout` returned.
+        checkout: What `checkout.describe_checkout` returned.
         licences: The licence that the image declares for each project, by its canonical name.
 
     Raises:

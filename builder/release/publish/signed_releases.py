@@ -5,6 +5,9 @@ signed. So each release is a signed statement about an index: the repository, th
 position in the order of releases (a date, and a number within the date). A tag that never moves
 marks the position: nightly-DATE, or moved-DATE-NUMBER if tags moved apart from a nightly image. To
 verify a tag, the images at all later positions are searched for one that was released as that tag.
+
+Each variant (image_variants) has an order of releases of its own, and all its tags end with its
+suffix. So an image is never released as a tag of another variant.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import log
 from builder.images.registry import download, image_push
-from builder.release.publish import attachments, signed_statements, tags
+from builder.release.publish import attachments, image_variants, signed_statements, tags
 from builder.release.publish.tags import Position
 from builder.release.publish.verification import read_trusted_statements
 from rosetta.core.errors import CONFLICT, FAILED, UserError
@@ -112,7 +115,11 @@ class ReleaseReader:
         """
         today = tags.read_today()
         marks = _list_positions(self.connection)
-        later = [mark for mark, marked in marks.items() if marked >= position]
+        later = [
+            mark
+            for mark, marked in marks.items()
+            if marked.suffix == position.suffix and marked >= position
+        ]
         later.sort(key=marks.__getitem__, reverse=True)
         problems = self.connection.map_threads(
             lambda mark: self._find_problem_of_mark(digest, tag, position, mark, today),
@@ -243,7 +250,7 @@ def move_tags(
     Args:
         connection: The connection to the repository.
         index: The index.
-        names: The tags.
+        names: The tags, all of the variant of the index.
         key: The key to sign with.
         today: The present day, YYYY-MM-DD in UTC.
 
@@ -253,11 +260,13 @@ def move_tags(
     Raises:
         UserError: a tag would not verify, or does not verify after it was moved.
     """
+    if not names:
+        return {}
     reader = ReleaseReader(connection, key.public)
     warn_of_strays(reader.find_strays())
     position = _find_own_position(reader, index, today)
     if position is None or any(reader.find_newer(index.digest, name, position) for name in names):
-        position = _find_next_position(reader, today)
+        position = _find_next_position(reader, image_variants.read_suffix(names[0]), today)
         sign_release(connection, index, position, [position.tag, *names], key)
         image_push.move_tag(connection, position.tag, index.data)
     else:
@@ -319,13 +328,16 @@ def _find_own_position(reader: ReleaseReader, index: Document, today: str) -> Po
     return None
 
 
-def _find_next_position(reader: ReleaseReader, today: str) -> Position:
-    """Return the position after today's nightly image and all later positions the key signed."""
-    first = Position(today)
+def _find_next_position(reader: ReleaseReader, suffix: str, today: str) -> Position:
+    """Return the next position of a variant.
+
+    It follows today's nightly image and all later positions that the key signed.
+    """
+    first = Position(today, suffix=suffix)
     later = {
         name: position
         for name, position in _list_positions(reader.connection).items()
-        if position > first and is_past(position, today)
+        if position.suffix == suffix and position > first and is_past(position, today)
     }
     are_signed = reader.connection.map_threads(reader.is_signed, [(name,) for name in later])
     signed = [
@@ -334,7 +346,7 @@ def _find_next_position(reader: ReleaseReader, today: str) -> Position:
         if is_signed
     ]
     last = max([first, *signed])
-    position = Position(last.date, last.number + 1)
+    position = Position(last.date, last.number + 1, suffix)
     if tags.parse_position(position.tag) is None:
         raise UserError(
             f"no position is left on {last.date}",

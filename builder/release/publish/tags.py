@@ -6,8 +6,9 @@ a valid claim on the date. If two publishers claim a date at the same time, the 
 claim of the first. If both see each other's claim, the one with the larger digest withdraws its
 claim, and the other one waits for that. So two digests never both continue.
 
-Only the names of claims count, and a claim never moves. The claim claim-DATE-HEX-RUN is valid until
-there is a tag claim-DATE-HEX-RUN-withdrawn. Each run has a claim of its own. After the nightly tag
+Each variant (image_variants) has nightly tags and claims of its own. Only the names of claims
+count, and a claim never moves. The claim claim-DATE-HEX-RUN is valid until there is a tag
+claim-DATE-HEX-RUN-withdrawn. Each run has a claim of its own. After the nightly tag
 is there, the run deletes its claim if the registry allows that: the nightly tag itself now shows
 that the day is taken.
 
@@ -28,7 +29,7 @@ from builder.images.oci import oci_documents
 from builder.images.registry import image_push
 from builder.images.registry.transport import TransientError
 from builder.images.registry.upload import Meter, has_blob, send_blob
-from builder.release.publish import registry_listing
+from builder.release.publish import image_variants, registry_listing
 from builder.release.publish.attachments import EMPTY, EMPTY_KIND, find_document
 from rosetta.core.errors import CONFLICT, EXISTS, IN_USE, MISSING, UNREACHABLE, UserError
 
@@ -38,40 +39,55 @@ if TYPE_CHECKING:
     from builder.images.registry.transport import Connection
 
 VERIFIED = "latest-verified"
-_NIGHTLY = re.compile(r"nightly-([0-9]{4}-[0-9]{2}-[0-9]{2})")
-_MOVED = re.compile(r"moved-([0-9]{4}-[0-9]{2}-[0-9]{2})-([1-9][0-9]{0,5})")
+_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_NIGHTLY = re.compile(rf"nightly-({_DAY})({image_variants.SUFFIX_PATTERN})?")
+_MOVED = re.compile(rf"moved-({_DAY})-([1-9][0-9]{{0,5}})({image_variants.SUFFIX_PATTERN})?")
 _LIKE_POSITION = re.compile(r"(?:nightly|moved)-[0-9].*")
 _FIRST_DAY = "2020-01-01"  # no image was released before
 _CLAIM_TYPE = "application/vnd.rosetta.claim.v1+json"
-_CLAIM = re.compile(r"claim-([0-9]{4}-[0-9]{2}-[0-9]{2})-([0-9a-f]{64})-([0-9a-f]{8})")
+_CLAIM = re.compile(
+    rf"claim-({_DAY}(?:{image_variants.SUFFIX_PATTERN})?)-([0-9a-f]{{64}})-([0-9a-f]{{8}})"
+)
 _WITHDRAWN = "-withdrawn"
 _MAX_WAITS = 30  # how many seconds to wait for another publisher
 
 
 @dataclass(frozen=True, order=True)
 class Position:
-    """The position of a release in its repository.
+    """The position of a release among the releases of its variant in a repository.
 
     Attributes:
         date: The day, as YYYY-MM-DD in UTC.
         number: The number within the day. The nightly image is number 0.
+        suffix: The suffix of the variant's tags. Positions of two variants have no order.
     """
 
     date: str
     number: int = 0
+    suffix: str = ""
 
     @property
     def tag(self) -> str:
         """The tag that marks this position and never moves."""
-        return f"moved-{self.date}-{self.number}" if self.number else nightly_tag(self.date)
+        start = f"moved-{self.date}-{self.number}" if self.number else f"nightly-{self.date}"
+        return start + self.suffix
 
 
 def parse_position(tag: str) -> Position | None:
     """Return the position that a tag marks, or None if it marks none."""
-    if date := nightly_date(tag):
-        return Position(date)
-    match = _MOVED.fullmatch(tag)
-    return Position(match[1], int(match[2])) if match and is_release_day(match[1]) else None
+    if match := _NIGHTLY.fullmatch(tag):
+        position = Position(match[1], suffix=match[2] or "")
+    elif match := _MOVED.fullmatch(tag):
+        position = Position(match[1], int(match[2]), match[3] or "")
+    else:
+        return None
+    return position if is_release_day(position.date) else None
+
+
+def parse_nightly(tag: str) -> Position | None:
+    """Return the position that a nightly tag marks, or None for any other tag."""
+    position = parse_position(tag)
+    return position if position and not position.number else None
 
 
 def looks_like_position(tag: str) -> bool:
@@ -101,17 +117,6 @@ class TagTakenError(UserError):
     """Another build has the nightly tag, or is about to get it."""
 
 
-def nightly_tag(date: str) -> str:
-    """Return the nightly tag of a day, YYYY-MM-DD in UTC."""
-    return f"nightly-{date}"
-
-
-def nightly_date(tag: str) -> str:
-    """Return the day of a nightly tag, or "" for any other tag."""
-    match = _NIGHTLY.fullmatch(tag)
-    return match[1] if match and is_release_day(match[1]) else ""
-
-
 def list_tags(connection: Connection) -> list[str]:
     """Return all tags of the repository; none if the repository does not exist."""
     tags = registry_listing.read_list(
@@ -121,24 +126,27 @@ def list_tags(connection: Connection) -> list[str]:
 
 
 def put_nightly_tag(
-    connection: Connection, date: str, index: bytes, prepare: Callable[[], None] | None = None
+    connection: Connection,
+    position: Position,
+    index: bytes,
+    prepare: Callable[[], None] | None = None,
 ) -> None:
-    """Put the nightly tag of a day, if no other build has it.
+    """Put the nightly tag of a day and a variant, if no other build has it.
 
     Args:
         connection: The connection to the repository.
-        date: The day.
+        position: The position that the nightly tag marks.
         index: The index to tag.
         prepare: Is called when the day is ours, before the tag is put.
 
     Raises:
         TagTakenError: another digest has the day. No tag was moved then.
     """
-    digest, name, claim = oci_documents.compute_digest(index), nightly_tag(date), ""
+    digest, name, claim = oci_documents.compute_digest(index), position.tag, ""
     if not _is_ours(connection, name, digest):
-        claim = _put_claim(connection, date, digest)
+        claim = _put_claim(connection, position, digest)
         try:
-            _wait_for_day(connection, date, digest, claim)
+            _wait_for_day(connection, position, digest, claim)
         except TagTakenError:
             _put_empty_tag(connection, claim + _WITHDRAWN)
             raise
@@ -149,15 +157,15 @@ def put_nightly_tag(
         _delete_claim(connection, claim)
 
 
-def _wait_for_day(connection: Connection, date: str, digest: str, claim: str) -> None:
-    """Wait until no other digest has a valid claim on a day.
+def _wait_for_day(connection: Connection, position: Position, digest: str, claim: str) -> None:
+    """Wait until no other digest has a valid claim on the day of a nightly image.
 
     Raises:
         TagTakenError: our claim must be withdrawn.
     """
-    name = nightly_tag(date)
+    name = position.tag
     for attempt in range(_MAX_WAITS):
-        other = _find_rival(connection, date, digest, claim)
+        other = _find_rival(connection, position, digest, claim)
         if not other:
             return
         if other < digest:
@@ -180,14 +188,14 @@ def _wait_for_day(connection: Connection, date: str, digest: str, claim: str) ->
     )
 
 
-def _find_rival(connection: Connection, date: str, digest: str, claim: str) -> str:
+def _find_rival(connection: Connection, position: Position, digest: str, claim: str) -> str:
     """Return the smallest other digest with a valid claim on a day, or "" if the day is ours.
 
     Raises:
         UserError: the registry does not list our claim, or someone has withdrawn it.
         TagTakenError: another digest has the nightly tag.
     """
-    name = nightly_tag(date)
+    name = position.tag
     tags = list_tags(connection)
     if claim not in tags:
         raise UserError(
@@ -205,23 +213,23 @@ def _find_rival(connection: Connection, date: str, digest: str, claim: str) -> s
             kind=CONFLICT,
             value=name,
         )
-    others = sorted(_valid_claims(tags, date).keys() - {digest})
+    others = sorted(_valid_claims(tags, position).keys() - {digest})
     # The tag is looked for after the list was read: a publisher puts it before its claim goes.
     if _is_ours(connection, name, digest) or not others:
         return ""
     return others[0]
 
 
-def withdraw_claims(connection: Connection, date: str, digest: str) -> None:
+def withdraw_claims(connection: Connection, position: Position, digest: str) -> None:
     """Withdraw the claims of a publisher that will not come back. Its other tags stay.
 
     Raises:
         UserError: there is no such claim.
     """
-    claims = _valid_claims(list_tags(connection), date).get(digest, [])
+    claims = _valid_claims(list_tags(connection), position).get(digest, [])
     if not claims:
         raise UserError(
-            f"has no claim of {digest[:19]}… on {nightly_tag(date)}",
+            f"has no claim of {digest[:19]}… on {position.tag}",
             str(connection.reference),
             "check the digest and the date",
             kind=MISSING,
@@ -231,9 +239,10 @@ def withdraw_claims(connection: Connection, date: str, digest: str) -> None:
         _put_empty_tag(connection, claim + _WITHDRAWN)
 
 
-def find_newest_nightly(connection: Connection, today: str) -> str:
-    """Return the day of the newest nightly image up to today, or "" if there is none."""
-    dates = [nightly_date(tag) for tag in list_tags(connection)]
+def find_newest_nightly(connection: Connection, suffix: str, today: str) -> str:
+    """Return the day of a variant's newest nightly image up to today, or "" if there is none."""
+    positions = [parse_nightly(tag) for tag in list_tags(connection)]
+    dates = [position.date for position in positions if position and position.suffix == suffix]
     return max((date for date in dates if date <= today), default="")
 
 
@@ -263,9 +272,9 @@ def _wait_or_withdraw(digest: str) -> str:
     )
 
 
-def _put_claim(connection: Connection, date: str, digest: str) -> str:
+def _put_claim(connection: Connection, position: Position, digest: str) -> str:
     """Put a claim of this run, and return its tag."""
-    claim = f"claim-{date}-{digest[7:]}-{secrets.token_hex(4)}"
+    claim = f"claim-{position.date}{position.suffix}-{digest[7:]}-{secrets.token_hex(4)}"
     _put_empty_tag(connection, claim)
     return claim
 
@@ -304,11 +313,12 @@ def _delete_claim(connection: Connection, claim: str) -> None:
         pass
 
 
-def _valid_claims(tags: Collection[str], date: str) -> dict[str, list[str]]:
-    """Return the valid claims on a day, by the digest that they claim the day for."""
+def _valid_claims(tags: Collection[str], position: Position) -> dict[str, list[str]]:
+    """Return the valid claims on a nightly tag, by the digest that they claim the tag for."""
+    day = position.date + position.suffix
     claims: dict[str, list[str]] = {}
     for tag in tags:
         match = _CLAIM.fullmatch(tag)
-        if match and match[1] == date and tag + _WITHDRAWN not in tags:
+        if match and match[1] == day and tag + _WITHDRAWN not in tags:
             claims.setdefault(f"sha256:{match[2]}", []).append(tag)
     return claims

@@ -13,6 +13,7 @@ import pytest
 
 from builder.images import image_settings
 from builder.packages import environment_parts
+from builder.upstream.checkout import Publisher
 
 RECORD: dict[str, Any] = {
     "schema": 1,
@@ -43,6 +44,9 @@ PAX = {
         "paxml": {**RECORD["sources"]["t5x"], "patched_commit": "e" * 40},
     },
 }
+ORIGIN = image_settings.Origin(
+    Publisher("https://host.example/team/rosetta", "a" * 40), ("Apache-2.0", "MIT")
+)
 VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8"}
 
 
@@ -75,47 +79,69 @@ def test_the_environment_is_five_settings(base: list[str], path: str) -> None:
 
 
 def test_labels() -> None:
-    found = image_settings.make_labels(RECORD)
+    found = image_settings.make_labels(RECORD, ORIGIN)
     prefix = "org.opencontainers.image."
     names = (
         "title",
+        "description",
         "version",
         "revision",
         "created",
         "source",
+        "url",
+        "documentation",
+        "vendor",
         "licenses",
         "base.name",
         "base.digest",
     )
-    ours = ("distribution", "accelerator", "line", "lock.sha256", "te.version")
+    ours = (
+        "source.t5x",
+        "source.t5x.patched",
+        "distribution",
+        "accelerator",
+        "line",
+        "lock.sha256",
+        "te.version",
+    )
     assert set(found) == {
         *(prefix + name for name in names),
         *(f"io.rosetta.{name}" for name in ours),
     }
-    assert found[prefix + "revision"] == "d" * 40
+    assert found[prefix + "source"] == "https://host.example/team/rosetta"
+    assert found[prefix + "revision"] == "a" * 40
+    assert found[prefix + "vendor"] == "team"
+    assert found[prefix + "documentation"].startswith(f"{found[prefix + 'url']}/tree/{'a' * 40}/")
     assert found[prefix + "created"] == "2026-04-21T19:24:40Z"
-    assert found[prefix + "source"] == "https://github.com/google-research/t5x"
-    assert "NVIDIA" in found[prefix + "licenses"]
+    assert found[prefix + "licenses"] == "Apache-2.0 AND MIT"
+    address = "git+https://github.com/google-research/t5x.git"
+    assert found["io.rosetta.source.t5x"] == f"{address}@{'c' * 40}"
+    assert found["io.rosetta.source.t5x.patched"] == "d" * 40
     assert found["io.rosetta.te.version"] == "none: no wheel of it for arm64"
     assert (
         image_settings.make_labels(
-            {**RECORD, "transformer_engine": {"version": "2.20.2", "wheel_sha256": "f" * 64}}
+            {**RECORD, "transformer_engine": {"version": "2.20.2", "wheel_sha256": "f" * 64}},
+            ORIGIN,
         )["io.rosetta.te.version"]
         == "2.20.2"
     )
-    assert (
-        image_settings.make_labels({**RECORD, "accelerator": "cpu"})[prefix + "licenses"]
-        == "Apache-2.0"
-    )
+
+
+def test_an_image_of_no_commit_has_no_label_of_a_commit() -> None:
+    labels = image_settings.make_labels(RECORD, image_settings.Origin())
+    assert "org.opencontainers.image.revision" not in labels
+    assert "org.opencontainers.image.source" not in labels
+    assert all(labels.values())
 
 
 def test_the_lock_of_the_label_is_the_one_inside() -> None:
     import hashlib
 
     inside = hashlib.sha256(environment_parts.lock_text(RECORD).encode()).hexdigest()
-    assert image_settings.make_labels(RECORD)["io.rosetta.lock.sha256"] == inside
+    assert image_settings.make_labels(RECORD, ORIGIN)["io.rosetta.lock.sha256"] == inside
     assert (
-        image_settings.make_labels({**RECORD, "line": "other"})["io.rosetta.lock.sha256"] != inside
+        image_settings.make_labels({**RECORD, "line": "other"}, ORIGIN)["io.rosetta.lock.sha256"]
+        != inside
     )
 
 
@@ -125,10 +151,14 @@ def test_annotations_are_the_same_for_every_architecture() -> None:
         "architecture": "arm64",
         "base": {**RECORD["base"], "digest": "sha256:" + "2" * 64},
     }
-    assert image_settings.make_annotations(RECORD) == image_settings.make_annotations(other)
-    assert image_settings.make_annotations(PAX)["org.opencontainers.image.revision"] == "e" * 40
+    assert image_settings.make_annotations(RECORD, ORIGIN) == image_settings.make_annotations(
+        other, ORIGIN
+    )
     assert (
-        image_settings.make_annotations(PAX)["org.opencontainers.image.created"]
+        image_settings.make_annotations(PAX, ORIGIN)["io.rosetta.source.paxml.patched"] == "e" * 40
+    )
+    assert (
+        image_settings.make_annotations(PAX, ORIGIN)["org.opencontainers.image.created"]
         == "2026-04-21T19:24:50Z"
     ), "the newest source's"
 
@@ -138,7 +168,7 @@ def test_annotations_are_the_same_for_every_architecture() -> None:
     [(RECORD, "t5x_home"), (PAX, "opt/paxml"), ({**PAX, "distribution": "pax-1.4"}, "opt/paxml")],
 )
 def test_settings_and_entries(record: dict[str, Any], place: str) -> None:
-    settings = image_settings.make_settings(record)
+    settings = image_settings.make_settings(record, ORIGIN)
     assert settings["WorkingDir"] == f"/{place}"
     assert settings["Cmd"] == ["bash"]
     found = {each.path: each for each in image_settings.list_entries(record, VERSIONS)}

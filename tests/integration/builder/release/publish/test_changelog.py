@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder.release.publish import image_comparison, provenance
+from builder.release.publish import image_comparison
+from builder.upstream import checkout
 from tests.support import errors, git_repository, published_project
 from tests.support.published_project import Project
 
@@ -103,7 +104,7 @@ def test_a_change_of_rosetta_alone(
         {"commit": "b" * 40, "url": "", "clean": False},
     ]
     for number, state in enumerate([*states, states[-1]]):
-        monkeypatch.setattr(provenance, "describe_checkout", lambda _, state=state: state)
+        monkeypatch.setattr(checkout, "describe_checkout", lambda _, state=state: state)
         assert (
             project.publish(
                 local, project.layout(f"build {number}"), date=f"2026-01-0{number + 1}"

@@ -34,7 +34,10 @@ def test_an_architecture_that_is_missing(project: Project, local: Served) -> Non
     status, document = project.publish(local, project.layout(architectures=("amd64",)))
     assert status == 2
     errors.check_error(
-        errors.from_document(document), errors.MISSING, value="arm64", names=("arm64", "thing-cpu")
+        errors.from_document(document),
+        errors.MISSING,
+        value="arm64",
+        names=("arm64", "thing-cuda13"),
     )
     assert local.log == []
 
@@ -70,8 +73,8 @@ def test_an_image_with_newer_packages_than_the_locked_ones(
     """A local build takes these where the locked ones are gone; nobody else could make the same."""
     record = project.record
 
-    def replaced(architecture: str) -> dict[str, Any]:
-        made = record(architecture)
+    def replaced(architecture: str, accelerator: str) -> dict[str, Any]:
+        made = record(architecture, accelerator)
         made[place] = {
             **(made[place] or {"version": "1", "wheel_sha256": "a" * 64}),
             "replaced": [{"name": "thing", "locked": "1.0", "taken": "1.1"}],
@@ -88,11 +91,11 @@ def test_an_image_with_newer_packages_than_the_locked_ones(
 
 
 def test_a_repository_is_for_one_distribution(project: Project, local: Served) -> None:
-    assert project.publish(local, project.layout("two", title="other-cuda13"))[0] == 0
+    assert project.publish(local, project.layout("two", distribution="other"))[0] == 0
     status, document = project.publish(local, project.layout(), date="2026-01-03")
     assert status == 2
     error = errors.from_document(document)
-    errors.check_error(error, errors.CONFLICT, value="other-cuda13", names=("latest", "thing-cpu"))
+    errors.check_error(error, errors.CONFLICT, value="other", names=("latest", "thing"))
     assert published_project.list_pullable_tags(local, NAME) == ["latest", f"nightly-{DAY}"]
 
 
@@ -211,7 +214,7 @@ def test_built_published_and_reproduced_elsewhere(tmp_path: Path) -> None:
             f"{keys}.pem",
         )
         assert done.returncode == 0, done.stderr
-        digest = served.tag(NAME, f"nightly-{DAY}")
+        digest = served.tag(NAME, f"nightly-{DAY}-cpu")
         (tmp_path / "home").mkdir()
         elsewhere = {
             "HOME": str(tmp_path / "home"),

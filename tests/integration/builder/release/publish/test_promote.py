@@ -204,3 +204,26 @@ def test_by_another_key_or_by_a_tag(project: Project, served: Served) -> None:
         errors.from_document(document), errors.INVALID, remedy="HOST/NAME@sha256:DIGEST"
     )
     assert served.tag(NAME, tags.VERIFIED) == ""
+
+
+def test_an_image_for_cpus_gets_a_verified_tag_of_its_own(project: Project, served: Served) -> None:
+    place = project.layout(accelerator="cpu")
+    assert project.publish(served, place)[0] == 0
+    digest = project.digest(place)
+    assert _promote(project, served, digest, _good_result(project, digest))[0] == 0
+    tag = f"{tags.VERIFIED}-cpu"
+    assert served.tag(NAME, tag) == project.digest(place)
+    assert served.tag(NAME, tags.VERIFIED) == ""
+    assert project.run("verify-published", f"{served.host}/{NAME}:{tag}", "--quick")[0] == 0
+    untested = project.layout("other", accelerator="cpu")
+    assert project.publish(served, untested, date="2026-01-03")[0] == 0
+    status, _ = project.run(
+        "publish",
+        "--to",
+        f"{served.host}/{NAME}",
+        "--digest",
+        project.digest(untested),
+        "--tag",
+        tag,
+    )
+    assert status == 2

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.release.publish import provenance, public_urls
+from builder.release.publish import provenance
+from builder.upstream import checkout, public_urls
 from tests.support import errors
 from tests.support.published_project import BOTH, COMMIT, SECRET, Project
 
@@ -34,7 +35,7 @@ def test_what_it_was_made_of(project: Project) -> None:
     said = provenance.make_predicate(records, {}, provenance.BUILDER)
     assert said["buildDefinition"]["externalParameters"] == {
         "distribution": "thing",
-        "accelerator": "cpu",
+        "accelerator": "cuda13",
         "architectures": ["amd64", "arm64"],
         "transformer_engine": False,
     }
@@ -47,7 +48,7 @@ def test_what_it_was_made_of(project: Project) -> None:
     assert set(used) == {
         "thing",
         "thing: greet.patch",
-        "locks/thing-cpu.txt",
+        "locks/thing-cuda13.txt",
         "base bootstrap:trixie for amd64",
         "base bootstrap:trixie for arm64",
     }
@@ -63,7 +64,8 @@ def test_what_it_was_made_of(project: Project) -> None:
 
 def test_a_checkout(project: Project) -> None:
     folder = project.folder
-    assert provenance.describe_checkout(folder) == {}
+    assert checkout.describe_checkout(folder) == {}
+    assert checkout.read_publisher(folder) == checkout.Publisher()
     _git(folder, "init", "-q", "-b", "main")
     _git(
         folder,
@@ -74,22 +76,26 @@ def test_a_checkout(project: Project) -> None:
     )
     _git(folder, "add", "manifest.yaml")
     _git(folder, "commit", "-q", "-m", "first")
-    checkout = provenance.describe_checkout(folder)
-    assert checkout == {
+    described = checkout.describe_checkout(folder)
+    assert described == {
         "commit": _git(folder, "rev-parse", "HEAD"),
         "url": "https://example.invalid/rosetta.git",
         "clean": False,
     }
+    assert checkout.read_publisher(folder) == checkout.Publisher("https://example.invalid/rosetta")
     _git(folder, "add", ".")
     _git(folder, "commit", "-q", "-m", "second")
-    assert provenance.describe_checkout(folder)["clean"] is True
+    assert checkout.describe_checkout(folder)["clean"] is True
+    assert checkout.read_publisher(folder) == checkout.Publisher(
+        "https://example.invalid/rosetta", _git(folder, "rev-parse", "HEAD")
+    )
     said = provenance.make_predicate(
-        {"amd64": project.record("amd64")}, checkout, provenance.BUILDER
+        {"amd64": project.record("amd64")}, described, provenance.BUILDER
     )
     assert {
         "name": "rosetta",
         "uri": "git+https://example.invalid/rosetta.git",
-        "digest": {"gitCommit": checkout["commit"]},
+        "digest": {"gitCommit": described["commit"]},
     } in said["buildDefinition"]["resolvedDependencies"]
 
 

@@ -312,7 +312,7 @@ def test_what_the_image_is(repository: Repository, capsys: pytest.CaptureFixture
     image = document["result"]["image"]
     assert (image["distribution"], image["accelerator"], image["line"], image["platforms"]) == (
         "thing",
-        "cpu",
+        "cuda13",
         "line",
         ["linux/amd64"],
     )

@@ -12,7 +12,7 @@ from builder.images.oci import layer, oci_documents, reference
 from builder.images.registry import image_push
 from builder.images.registry.transport import Connection
 from builder.release.publish import tags
-from builder.release.publish.tags import TagTakenError
+from builder.release.publish.tags import Position, TagTakenError
 from tests.support import errors, image_registry, published_project
 from tests.support.published_project import DAY, Project
 
@@ -130,7 +130,7 @@ def test_two_at_once_and_only_one_wins(
         ) -> None:
             start.wait()
             try:
-                tags.put_nightly_tag(connection, date, index)
+                tags.put_nightly_tag(connection, Position(date), index)
                 outcome[index] = "won"
             except TagTakenError as problem:
                 outcome[index] = problem.what
@@ -142,7 +142,7 @@ def test_two_at_once_and_only_one_wins(
             each.join()
         won = [index for index, what in outcome.items() if what == "won"]
         assert len(won) == 1, outcome
-        assert served.tag(NAME, tags.nightly_tag(date)) == oci_documents.compute_digest(won[0])
+        assert served.tag(NAME, f"nightly-{date}") == oci_documents.compute_digest(won[0])
         (said,) = (what for what in outcome.values() if what != "won")
         assert f"nightly-{date}" in said
 
@@ -170,7 +170,7 @@ def _between(
 
     def own(index: bytes) -> None:
         try:
-            tags.put_nightly_tag(connection, date, index)
+            tags.put_nightly_tag(connection, Position(date), index)
             outcome[index] = "won"
         except TagTakenError as problem:
             outcome[index] = problem.what
@@ -191,9 +191,9 @@ def _between(
     won = [index for index, what in outcome.items() if what == "won"]
     assert len(won) <= 1, (at, outcome)
     if not won:  # the other waited for us in vain, since we could not go on meanwhile: it stood back, and we for it
-        tags.put_nightly_tag(connection, date, mine)
+        tags.put_nightly_tag(connection, Position(date), mine)
         won = [mine]
-    assert served.tag(NAME, tags.nightly_tag(date)) == oci_documents.compute_digest(won[0]), at
+    assert served.tag(NAME, f"nightly-{date}") == oci_documents.compute_digest(won[0]), at
     return within
 
 
@@ -204,30 +204,30 @@ def test_a_claim_that_a_dead_publisher_left_is_named_and_can_be_withdrawn(
     for mine, theirs in ((first, second), (second, first)):
         date = "2025-12-01" if mine is first else "2025-12-02"
         digest = oci_documents.compute_digest(theirs)
-        tags._put_claim(connection, date, digest)
+        tags._put_claim(connection, Position(date), digest)
         with pytest.raises(TagTakenError) as problem:
-            tags.put_nightly_tag(connection, date, mine)
+            tags.put_nightly_tag(connection, Position(date), mine)
         assert digest in problem.value.do
-        assert served.tag(NAME, tags.nightly_tag(date)) == ""
-        tags.withdraw_claims(connection, date, digest)
-        tags.put_nightly_tag(connection, date, mine)
-        assert served.tag(NAME, tags.nightly_tag(date)) == oci_documents.compute_digest(mine)
-        with errors.expect_user_error(
-            errors.EXISTS, value=tags.nightly_tag(date), error=TagTakenError
-        ):
-            tags.put_nightly_tag(connection, date, theirs)
+        assert served.tag(NAME, f"nightly-{date}") == ""
+        tags.withdraw_claims(connection, Position(date), digest)
+        tags.put_nightly_tag(connection, Position(date), mine)
+        assert served.tag(NAME, f"nightly-{date}") == oci_documents.compute_digest(mine)
+        with errors.expect_user_error(errors.EXISTS, value=f"nightly-{date}", error=TagTakenError):
+            tags.put_nightly_tag(connection, Position(date), theirs)
     with errors.expect_user_error(
         errors.MISSING, value=oci_documents.compute_digest(first), names="2025-12-03"
     ):
-        tags.withdraw_claims(connection, "2025-12-03", oci_documents.compute_digest(first))
+        tags.withdraw_claims(
+            connection, Position("2025-12-03"), oci_documents.compute_digest(first)
+        )
 
 
 def test_the_rerun_of_a_dead_publisher_goes_on(
     served: Served, registry_with_two: tuple[Connection, bytes, bytes]
 ) -> None:
     connection, first, _ = registry_with_two
-    tags._put_claim(connection, "2025-12-01", oci_documents.compute_digest(first))
-    tags.put_nightly_tag(connection, "2025-12-01", first)
+    tags._put_claim(connection, Position("2025-12-01"), oci_documents.compute_digest(first))
+    tags.put_nightly_tag(connection, Position("2025-12-01"), first)
     assert served.tag(NAME, "nightly-2025-12-01") == oci_documents.compute_digest(first)
 
 
@@ -238,17 +238,17 @@ def test_a_claim_that_was_taken_back_is_given_up(
 ) -> None:
     connection, first, second = registry_with_two
     tags._put_claim(
-        connection, "2025-12-01", oci_documents.compute_digest(second)
+        connection, Position("2025-12-01"), oci_documents.compute_digest(second)
     )  # first waits for it, and is withdrawn meanwhile
     monkeypatch.setattr(
         Connection,
         "wait",
         lambda _, __: tags.withdraw_claims(
-            connection, "2025-12-01", oci_documents.compute_digest(first)
+            connection, Position("2025-12-01"), oci_documents.compute_digest(first)
         ),
     )
     with errors.expect_user_error(errors.CONFLICT, value="nightly-2025-12-01", error=TagTakenError):
-        tags.put_nightly_tag(connection, "2025-12-01", first)
+        tags.put_nightly_tag(connection, Position("2025-12-01"), first)
     assert served.tag(NAME, "nightly-2025-12-01") == ""
 
 
@@ -258,16 +258,16 @@ def test_a_run_of_the_same_digest_does_not_take_anothers_claim_back(
     """It may have gone on already, and be about to put the tag."""
     connection, first, second = registry_with_two
     date = "2025-12-01"
-    going_on = tags._put_claim(connection, date, oci_documents.compute_digest(second))
-    tags._wait_for_day(connection, date, oci_documents.compute_digest(second), going_on)
-    tags._put_claim(connection, date, oci_documents.compute_digest(first))
+    going_on = tags._put_claim(connection, Position(date), oci_documents.compute_digest(second))
+    tags._wait_for_day(connection, Position(date), oci_documents.compute_digest(second), going_on)
+    tags._put_claim(connection, Position(date), oci_documents.compute_digest(first))
     with errors.expect_user_error(errors.IN_USE, value="nightly-2025-12-01", error=TagTakenError):
-        tags.put_nightly_tag(connection, date, second)
+        tags.put_nightly_tag(connection, Position(date), second)
     with errors.expect_user_error(
         errors.UNREACHABLE, value="nightly-2025-12-01", error=TagTakenError
     ):
-        tags.put_nightly_tag(connection, date, first)
-    assert served.tag(NAME, tags.nightly_tag(date)) == ""
+        tags.put_nightly_tag(connection, Position(date), first)
+    assert served.tag(NAME, f"nightly-{date}") == ""
 
 
 def test_a_list_of_tags_that_lags_is_noticed(
@@ -278,7 +278,7 @@ def test_a_list_of_tags_that_lags_is_noticed(
     connection, first, _ = registry_with_two
     monkeypatch.setattr(tags, "list_tags", lambda _: ["latest"])
     with errors.expect_user_error(errors.MISSING, where=NAME, remedy="registry"):
-        tags.put_nightly_tag(connection, "2025-12-01", first)
+        tags.put_nightly_tag(connection, Position("2025-12-01"), first)
     assert served.tag(NAME, "nightly-2025-12-01") == ""
 
 

@@ -1,9 +1,13 @@
-"""Remove from addresses what must not be published."""
+"""The addresses of sources as they may be published, without credentials."""
 
 from __future__ import annotations
 
 import re
 import urllib.parse
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _SSH_ADDRESS = re.compile(r"(?:[^/:@]+@)?([^/:@]+):(?!//)/?(.+)")  # such as git@HOST:PATH
 
@@ -30,3 +34,18 @@ def clean_url(url: str) -> str:
         return url
     host = parts.netloc.rpartition("@")[2]
     return urllib.parse.urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def format_source_uri(state: Mapping[str, Any]) -> str:
+    """Return the URI of a source at its pin.
+
+    Args:
+        state: The state of the source in lock.json.
+
+    Returns:
+        git+URL@COMMIT for a git repository, pkg:pypi/PROJECT@VERSION for a wheel.
+    """
+    address = clean_url(str(state["url"]))
+    if "://" in address:
+        return f"git+{address}@{state['commit']}"
+    return f"pkg:pypi/{address.replace('==', '@')}"
