@@ -5,6 +5,7 @@ With --check, say only whether all of them are current. With --site, also build 
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from builder.commands import command_page
 from builder.core import (
     experiment_page,
     gpu_page,
+    manifest,
     manifest_page,
     preset_page,
     variable_page,
@@ -19,8 +21,10 @@ from builder.core import (
 from builder.core.command_context import Context, Result
 from builder.images import contents_page
 from builder.release.documentation_site import configuration, site_build
+from builder.release.publish import image_table
 from builder.upstream import slurm_files
 from rosetta.core.atomic_files import write_atomic
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -42,6 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="then build the searchable site of docs/ in this folder, and check all of its links",
     )
+    what.add_argument(
+        "--images",
+        metavar="HOST/NAMESPACE",
+        default="",
+        help=(
+            "first read the sizes and digests of the newest nightly images there, for the "
+            "README's table of images"
+        ),
+    )
     parser.add_argument(
         "--repository",
         metavar="URL",
@@ -52,8 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
+    if arguments.images:
+        _write_image_record(context, arguments.images)
     variables = variable_page.render()
     variable_page.refuse_removals(_read(context.root / variable_page.PAGE), variables)
+    loaded = manifest.load(context.root / "manifest.yaml")
+    record = json.loads(_read(context.root / image_table.RECORD) or "{}")
     pages = {
         manifest_page.PAGE: manifest_page.render(),
         contents_page.PAGE: contents_page.render(context.root),
@@ -62,6 +79,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         variable_page.PAGE: variables,
         preset_page.PAGE: preset_page.render(),
         experiment_page.PAGE: experiment_page.render(),
+        "README.md": image_table.render_readme(_read(context.root / "README.md"), loaded, record),
     }
     texts = {**pages, **slurm_files.render_files(context.root)}
     outdated = [name for name, text in texts.items() if _read(context.root / name) != text]
@@ -80,6 +98,17 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             f"{site.size / 1e6:.1f} MB"
         )
     return Result(data, "\n".join(lines), ok=current or not arguments.check)
+
+
+def _write_image_record(context: Context, namespace: str) -> None:
+    """Record the newest images of a registry, for the README's table."""
+    if context.offline:
+        raise UserError(
+            "a registry cannot be reached with --offline", "--images", "leave one of them out"
+        )
+    record = image_table.read_images(manifest.load(context.manifest_path), namespace.rstrip("/"))
+    text = json.dumps(record, indent=1, sort_keys=True) + "\n"
+    write_atomic(context.root / image_table.RECORD, text)
 
 
 def _read(path: Path) -> str:

@@ -64,7 +64,9 @@ def test_the_page_of_image_contents_has_all_distributions_and_libraries() -> Non
 
 def test_images_have_no_ports_volumes_or_user() -> None:
     """The page of image contents says so."""
-    settings = image_settings.make_settings(contents_page.example_record("t5x"))
+    settings = image_settings.make_settings(
+        contents_page.example_record("t5x"), contents_page.EXAMPLE_ORIGIN
+    )
     assert set(settings) == {"Env", "Entrypoint", "Cmd", "WorkingDir", "Labels"}
 
 
@@ -156,7 +158,7 @@ def test_the_page_of_variables_says_which_commands_read_them() -> None:
 def run_docs(root: Path, *, check: bool) -> Result:
     """Run build.py docs on a copy of the committed pages."""
     context = Context(root, root / "manifest.yaml", Cache(root / "cache"))
-    return docs.run(context, argparse.Namespace(check=check, site="", repository=None))
+    return docs.run(context, argparse.Namespace(check=check, site="", images="", repository=None))
 
 
 @pytest.mark.parametrize("check", [False, True])

@@ -1,4 +1,4 @@
-"""Images for several accelerators in one repository: each has tags and an order of releases of its own."""
+"""Images for several accelerators in one repository, each with tags and releases of its own."""
 
 from __future__ import annotations
 
