@@ -127,8 +127,12 @@ def plan_case(case: dict[str, Any]) -> dict[str, Any]:
     return step_report.summarize_step(compiled)
 
 
-def main() -> None:
-    """Run the benchmark that the command line describes."""
+def main() -> int:
+    """Run the benchmark that the command line describes.
+
+    Returns:
+        The exit status: 1 if a case could not be compiled, else 0.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -146,8 +150,9 @@ def main() -> None:
             CASES[name].get("switches", {}).get("fp8", "off"), CASES[name]["size"], "h100"
         )
         (args.out / f"{name}.json").write_text(json.dumps(plan_case(CASES[name])))
-        return
+        return 0
     args.out.mkdir(parents=True, exist_ok=True)
+    status = 0
     for name in args.cases or CASES:
         # Each case has a process of its own, because XLA keeps memory after it has compiled.
         done = subprocess.run(
@@ -158,10 +163,12 @@ def main() -> None:
         )
         if done.returncode:
             print(f"{name}: {done.stderr[-2000:]}")
+            status = 1
             continue
         figures = json.loads((args.out / f"{name}.json").read_text())
         print(f"== {name}: {CASES[name]}\n{step_report.format_step_report(figures)}", flush=True)
     print_ratios(args.out)
+    return status
 
 
 def print_ratios(out: Path) -> None:
@@ -180,4 +187,4 @@ def print_ratios(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
