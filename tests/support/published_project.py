@@ -90,6 +90,7 @@ class Listing(image_registry.Memory):
                     {
                         **oci_documents.make_descriptor(kind, data),
                         "artifactType": document["artifactType"],
+                        "annotations": document.get("annotations", {}),
                     }
                 )
         more = (
@@ -127,6 +128,13 @@ def overwrite_blob(served: Served, digest: str, data: bytes) -> None:
     kept.manifests |= {
         key: (kind, data) for key, (kind, _) in kept.manifests.items() if key[1] == digest
     }
+
+
+def delete_manifests(served: Served, digests: list[str]) -> None:
+    """Remove manifests from a registry that lists what refers to an image."""
+    kept = getattr(served.answer, "__self__", None)
+    assert isinstance(kept, Listing)
+    kept.manifests = {key: value for key, value in kept.manifests.items() if key[1] not in digests}
 
 
 def take_snapshot(served: Served, folder: Path) -> Callable[[], None]:

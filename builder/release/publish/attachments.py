@@ -1,9 +1,10 @@
 """Attach signatures and signed statements to an image in a registry, and read them.
 
-One manifest has the signatures, another one the statements. Both name the image as their
-`subject`, so that a registry with the referrers API (/v2/NAME/referrers/DIGEST) lists them. For
-other registries, the OCI distribution specification defines an index under the tag sha256-HEX.
-cosign looks for the tags sha256-HEX.sig and sha256-HEX.att.
+One manifest has the signatures, another one the statements, and each bundle has a manifest of its
+own. All of them name the image as their `subject`, so that a registry with the referrers API
+(/v2/NAME/referrers/DIGEST) lists them. For other registries, the OCI distribution specification
+defines an index under the tag sha256-HEX. cosign 2 looks for the tags sha256-HEX.sig and
+sha256-HEX.att. cosign 3 first looks for bundles among what refers to the image.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from builder.images.registry import download, image_push
 from builder.images.registry.upload import Meter, has_blob, send_blob
 from builder.release.publish import registry_listing
 from builder.release.publish.signed_statements import ENVELOPE, SIMPLE, Attachment
+from builder.release.publish.sigstore_bundle import BUNDLE
 from rosetta.core.errors import CONFLICT, UserError
 
 if TYPE_CHECKING:
@@ -28,9 +30,12 @@ if TYPE_CHECKING:
 SIGNATURES = "application/vnd.dev.cosign.artifact.sig.v1+json"
 ATTESTATIONS = "application/vnd.dev.cosign.artifact.att.v1+json"
 _TAG_SUFFIXES = {SIGNATURES: "sig", ATTESTATIONS: "att"}
+_ARTIFACT_TYPES = {SIMPLE: SIGNATURES, ENVELOPE: ATTESTATIONS}  # of attachments that share one
 _NO_REFERRERS_API = (400, 404, 405, 501)  # the statuses of registries without it
 EMPTY = b"{}"
 EMPTY_KIND = "application/vnd.oci.empty.v1+json"
+# cosign 3 lists its bundles with the type of their empty config, where it writes the index itself.
+_READ_TYPES = (SIGNATURES, ATTESTATIONS, BUNDLE, EMPTY_KIND)
 
 
 @dataclass(frozen=True)
@@ -52,26 +57,38 @@ class Subject:
 
 
 def read_attachments(connection: Connection, digest: str) -> list[Attachment]:
-    """Return all signatures and statements that anyone attached to an image."""
+    """Return all signatures, statements and bundles that anyone attached to an image."""
     layers: list[Descriptor] = []
     for referrer in _list_referrers(connection, digest)[0]:
-        if referrer.get("artifactType") not in _TAG_SUFFIXES:
+        if referrer.get("artifactType") not in _READ_TYPES:
             continue
         manifest = download.read_document(connection, str(referrer.get("digest"))).json()
         if (manifest.get("subject") or {}).get("digest") != digest:
             continue
         # A registry with the referrers API also lists our earlier manifests, whose attachments
         # the later ones have as well.
-        layers += [
-            layer
-            for layer in _list_layers(manifest)
-            if layer.get("mediaType") in (SIMPLE, ENVELOPE) and layer not in layers
-        ]
+        layers += [layer for layer in _list_attached_layers(manifest) if layer not in layers]
     return [_read_attachment(connection, layer) for layer in layers]
 
 
+def _list_attached_layers(manifest: dict[str, Any]) -> list[Descriptor]:
+    """Return the layers of a manifest that are attachments, with their annotations.
+
+    The annotations of a bundle are those of its manifest.
+    """
+    layers = _list_layers(manifest)
+    if manifest.get("artifactType") == BUNDLE:
+        annotations = manifest.get("annotations")
+        return [
+            {**layer, "annotations": annotations}
+            for layer in layers
+            if layer.get("mediaType") == BUNDLE
+        ]
+    return [layer for layer in layers if layer.get("mediaType") in _ARTIFACT_TYPES]
+
+
 def attach(connection: Connection, subject: Subject, added: Iterable[Attachment]) -> None:
-    """Attach signatures and statements to an image, beside what is attached already.
+    """Attach signatures, statements and bundles to an image, beside what is attached already.
 
     Raises:
         UserError: the attachments are not listed afterwards. Nothing is lost then.
@@ -102,20 +119,21 @@ def _digests_of(descriptors: Iterable[Descriptor]) -> set[str]:
 def _put_manifests(
     connection: Connection, subject: Subject, added: Sequence[Attachment]
 ) -> list[Descriptor]:
-    """Put the manifest of signatures and that of statements, and return their descriptors."""
+    """Put all manifests with attachments, and return their descriptors."""
     manifests = []
     for artifact_type in _TAG_SUFFIXES:
         attachments = [
             attachment
             for attachment in added
-            if (attachment.media_type == SIMPLE) is (artifact_type == SIGNATURES)
+            if _ARTIFACT_TYPES.get(attachment.media_type) == artifact_type
         ]
         if attachments:
-            manifests.append(_put_manifest(connection, subject, artifact_type, attachments))
-    return manifests
+            manifests.append(_put_shared_manifest(connection, subject, artifact_type, attachments))
+    bundles = [attachment for attachment in added if attachment.media_type == BUNDLE]
+    return manifests + [_put_bundle(connection, subject, bundle) for bundle in bundles]
 
 
-def _put_manifest(
+def _put_shared_manifest(
     connection: Connection,
     subject: Subject,
     artifact_type: str,
@@ -132,6 +150,28 @@ def _put_manifest(
     layers += [
         attachment.descriptor for attachment in attachments if attachment.descriptor not in layers
     ]
+    _send_attachments(connection, subject, attachments)
+    manifest = _make_manifest(subject, artifact_type, layers)
+    # Putting the manifest under its tag also puts the manifest under its digest.
+    image_push.move_tag(connection, tag, oci_documents.encode_json(manifest))
+    return _describe_manifest(manifest)
+
+
+def _put_bundle(connection: Connection, subject: Subject, bundle: Attachment) -> Descriptor:
+    """Put the manifest of one bundle, which has no tag, and return its descriptor."""
+    _send_attachments(connection, subject, [bundle])
+    layer = oci_documents.make_descriptor(BUNDLE, bundle.data)
+    annotations = dict(bundle.annotations)
+    manifest = {**_make_manifest(subject, BUNDLE, [layer]), "annotations": annotations}
+    descriptor = _describe_manifest(manifest)
+    image_push.move_tag(connection, descriptor["digest"], oci_documents.encode_json(manifest))
+    return {**descriptor, "annotations": annotations}
+
+
+def _send_attachments(
+    connection: Connection, subject: Subject, attachments: Sequence[Attachment]
+) -> None:
+    """Upload the blobs of attachments, and the empty config of their manifest."""
     # The signatures of one payload by two keys are one blob.
     blobs = {
         oci_documents.compute_digest(data): data
@@ -141,19 +181,26 @@ def _put_manifest(
         for digest, data in blobs.items():
             if not has_blob(connection, digest, len(data)):
                 send_blob(connection, digest, len(data), data, "", meter)
-    manifest = oci_documents.encode_json(
-        {
-            "schemaVersion": 2,
-            "mediaType": oci_documents.MANIFEST,
-            "artifactType": artifact_type,
-            "config": oci_documents.make_descriptor(EMPTY_KIND, EMPTY),
-            "layers": layers,
-            "subject": oci_documents.make_descriptor(subject.media_type, subject.data),
-        }
-    )
-    image_push.move_tag(connection, tag, manifest)  # this also puts the manifest under its digest
-    descriptor = oci_documents.make_descriptor(oci_documents.MANIFEST, manifest)
-    return {**descriptor, "artifactType": artifact_type}
+
+
+def _make_manifest(
+    subject: Subject, artifact_type: str, layers: Sequence[Descriptor]
+) -> dict[str, Any]:
+    return {
+        "schemaVersion": 2,
+        "mediaType": oci_documents.MANIFEST,
+        "artifactType": artifact_type,
+        "config": oci_documents.make_descriptor(EMPTY_KIND, EMPTY),
+        "layers": list(layers),
+        "subject": oci_documents.make_descriptor(subject.media_type, subject.data),
+    }
+
+
+def _describe_manifest(manifest: dict[str, Any]) -> Descriptor:
+    """Return the descriptor of a manifest, as a list of what refers to an image has it."""
+    data = oci_documents.encode_json(manifest)
+    descriptor = oci_documents.make_descriptor(oci_documents.MANIFEST, data)
+    return {**descriptor, "artifactType": manifest["artifactType"]}
 
 
 def _put_referrers_index(
@@ -168,11 +215,16 @@ def _put_referrers_index(
         connection: The connection to the repository.
         subject: The image.
         referrers: What the index lists now.
-        manifests: The new manifests, which have everything that the earlier ones had.
+        manifests: The new manifests. Those of signatures and of statements have everything that
+            the earlier ones had.
     """
-    replaced_types = {manifest["artifactType"] for manifest in manifests}
+    replaced_types = {manifest["artifactType"] for manifest in manifests} - {BUNDLE}
+    new_digests = _digests_of(manifests)
     others = [
-        referrer for referrer in referrers if referrer.get("artifactType") not in replaced_types
+        referrer
+        for referrer in referrers
+        if referrer.get("artifactType") not in replaced_types
+        and str(referrer.get("digest")) not in new_digests
     ]
     index = {
         "schemaVersion": 2,

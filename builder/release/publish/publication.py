@@ -205,18 +205,18 @@ def sign_document(
 
     A test result is always attached.
     """
-    signed = verification.read_trusted_statements(connection, subject.digest, key.public).predicates
-    repository = connection.reference.repository
+    trusted = verification.read_trusted_statements(connection, subject.digest, key.public)
+    repository, digest = connection.reference.repository, subject.digest
+    signed = [(verification.SIGNATURE, signed_statements.sign_image(key, repository, digest))]
+    for predicate_type, predicate in predicates:
+        forms = signed_statements.sign_statement(key, repository, digest, predicate_type, predicate)
+        signed.append((predicate_type, forms))
     added: list[Attachment] = []
-    if not signed.get("signature"):
-        added.append(signed_statements.make_signature(key, repository, subject.digest))
-    added += [
-        signed_statements.make_attestation(
-            key, repository, subject.digest, predicate_type, predicate
-        )
-        for predicate_type, predicate in predicates
-        if predicate_type == signed_statements.TEST or not signed.get(predicate_type)
-    ]
+    for predicate_type, forms in signed:
+        known = trusted.media_types.get(predicate_type, set())
+        if predicate_type == signed_statements.TEST:
+            known = set()
+        added += [attachment for attachment in forms if attachment.media_type not in known]
     attachments.attach(connection, subject, added)
 
 

@@ -230,11 +230,10 @@ def sign_release(
         "position": position.tag,
         "tags": sorted(names),
     }
-    attestation = signed_statements.make_attestation(
+    forms = signed_statements.sign_statement(
         key, repository, index.digest, signed_statements.RELEASE, predicate
     )
-    subject = attachments.Subject(index.media_type, index.data)
-    attachments.attach(connection, subject, [attestation])
+    attachments.attach(connection, attachments.Subject(index.media_type, index.data), forms)
 
 
 def move_tags(

@@ -3,6 +3,9 @@
 A signature covers a payload that names an image. A statement about an image is in an envelope. The
 payload and its media types are described in cosign's SIGNATURE_SPEC.md, the envelope is DSSE 1.0
 (secure-systems-lab/dsse), and the statement is in-toto's v1 (in-toto/attestation).
+
+cosign 2 reads the payload and the envelope. cosign 3 first looks for Sigstore bundles, in which
+the signature is a statement as well. So everything is signed in both forms.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from builder.images.oci import oci_documents
+from builder.release.publish import sigstore_bundle
+from builder.release.publish.sigstore_bundle import BUNDLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +32,14 @@ SBOM = "https://cyclonedx.org/bom"
 PROVENANCE = "https://slsa.dev/provenance/v1"
 TEST = "https://in-toto.io/attestation/test-result/v0.1"
 RELEASE = "urn:rosetta:release:v1"
-PREDICATE_NAMES = {SBOM: "SBOM", PROVENANCE: "provenance", TEST: "test result", RELEASE: "release"}
+COSIGN_SIGN = "https://sigstore.dev/cosign/sign/v1"  # the statement is nothing but a signature
+PREDICATE_NAMES = {
+    COSIGN_SIGN: "signature",
+    SBOM: "SBOM",
+    PROVENANCE: "provenance",
+    TEST: "test result",
+    RELEASE: "release",
+}
 _SIGNATURE = "dev.cosignproject.cosign/signature"
 _TYPE = "cosign container image signature"
 
@@ -38,7 +50,7 @@ class UntrustedError(Exception):
 
 @dataclass(frozen=True)
 class Attachment:
-    """A signature or a signed statement: a blob and its annotations."""
+    """A signature, a signed statement or a bundle: a blob and its annotations."""
 
     media_type: str
     data: bytes
@@ -57,7 +69,40 @@ class Attachment:
         """What the attachment claims to be, in words."""
         if self.media_type == SIMPLE:
             return "signature"
-        return PREDICATE_NAMES.get(self.annotations.get("predicateType", ""), "attestation")
+        key = sigstore_bundle.PREDICATE_TYPE if self.media_type == BUNDLE else "predicateType"
+        return PREDICATE_NAMES.get(self.annotations.get(key, ""), "attestation")
+
+
+def sign_image(key: PrivateKey, repository: str, digest: str) -> tuple[Attachment, Attachment]:
+    """Return the signature of an image, and the bundle with the same meaning.
+
+    Args:
+        key: The key to sign with.
+        repository: The repository of the image, HOST/NAME.
+        digest: The digest of the image.
+    """
+    signed = make_attestation(key, repository, digest, COSIGN_SIGN, {})
+    return make_signature(key, repository, digest), make_bundle(signed, key.public)
+
+
+def sign_statement(
+    key: PrivateKey,
+    repository: str,
+    digest: str,
+    predicate_type: str,
+    predicate: Mapping[str, Any],
+) -> tuple[Attachment, Attachment]:
+    """Return a signed statement about an image, and the bundle of the same statement.
+
+    Args:
+        key: The key to sign with.
+        repository: The repository of the image, HOST/NAME.
+        digest: The digest of the image.
+        predicate_type: The URI of the kind of statement.
+        predicate: The statement.
+    """
+    signed = make_attestation(key, repository, digest, predicate_type, predicate)
+    return signed, make_bundle(signed, key.public)
 
 
 def make_signature(key: PrivateKey, repository: str, digest: str) -> Attachment:
@@ -113,6 +158,18 @@ def make_attestation(
     return Attachment(ENVELOPE, oci_documents.encode_json(envelope), annotations)
 
 
+def make_bundle(attestation: Attachment, key: PublicKey) -> Attachment:
+    """Return the bundle of a signed statement.
+
+    Args:
+        attestation: What `make_attestation` returned.
+        key: The public half of the key that signed the statement.
+    """
+    annotations = sigstore_bundle.make_annotations(attestation.annotations["predicateType"])
+    bundle = sigstore_bundle.wrap_envelope(json.loads(attestation.data), key)
+    return Attachment(BUNDLE, bundle, annotations)
+
+
 def _encode_payload(payload_type: str, payload: bytes) -> bytes:
     """Return the bytes that a DSSE signature covers: the pre-authentication encoding."""
     type_ = payload_type.encode()
@@ -154,7 +211,7 @@ def open_attestation(
     """Return the kind and the content of a signed statement about an image.
 
     Args:
-        attachment: The attachment.
+        attachment: The attachment, an envelope or a bundle.
         key: The key that must have signed the statement; None accepts any.
         digest: The digest of the image.
         repository: The repository that the statement must name, HOST/NAME; "" accepts any.
@@ -169,7 +226,7 @@ def open_attestation(
     try:
         statement = json.loads(payload)
         repositories = {
-            str(subject["digest"]["sha256"]): str(subject["name"])
+            str(subject["digest"]["sha256"]): str(subject.get("name") or "")
             for subject in statement["subject"]
         }
         predicate_type, predicate = str(statement["predicateType"]), dict(statement["predicate"])
@@ -184,13 +241,17 @@ def open_attestation(
 
 
 def _open_envelope(attachment: Attachment, key: PublicKey | None) -> bytes:
-    """Return the payload of a DSSE envelope.
+    """Return the payload of a DSSE envelope, or of the envelope in a bundle.
 
     Raises:
         UntrustedError: it is not a DSSE envelope, or the key did not sign it.
     """
+    is_bundle = attachment.media_type == BUNDLE
+    if key and is_bundle and sigstore_bundle.names_certificate(attachment.data):
+        raise UntrustedError("was signed with a certificate, and not with this key")
+    read_envelope = sigstore_bundle.read_envelope if is_bundle else json.loads
     try:
-        envelope = json.loads(attachment.data)
+        envelope = read_envelope(attachment.data)
         payload_type = str(envelope["payloadType"])
         payload = base64.b64decode(envelope["payload"], validate=True)
         signatures = [
@@ -207,6 +268,8 @@ def _open_envelope(attachment: Attachment, key: PublicKey | None) -> bytes:
 
 def _check_repository(signed_repository: str, repository: str) -> None:
     """Raise UntrustedError if something was signed for another repository than HOST/NAME."""
+    if repository and not signed_repository:
+        raise UntrustedError("does not name the repository that it was signed for")
     host, slash, name = signed_repository.partition("/")
     if repository and f"{host.lower()}{slash}{name}" != repository:
         raise UntrustedError(f"was signed for another repository, {signed_repository[:200]!r}")

@@ -5,6 +5,7 @@ cosign verifies such signatures with the public half of the key alone.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 
@@ -26,6 +27,14 @@ class PublicKey:
     """The half of a key that verifies signatures."""
 
     key: ec.EllipticCurvePublicKey
+
+    @property
+    def fingerprint(self) -> bytes:
+        """The SHA-256 of the key in DER (SubjectPublicKeyInfo), as RFC 6962 names a key."""
+        der = self.key.public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        return hashlib.sha256(der).digest()
 
     def verifies(self, data: bytes, signature: bytes) -> bool:
         """Return whether the private half made this signature (ASN.1 DER) over `data`."""

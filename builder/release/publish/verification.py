@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
     from builder.images.registry.download import Document
     from builder.images.registry.transport import Connection
+    from builder.release.publish.signed_statements import Attachment
     from builder.release.publish.signing_key import PublicKey
 
-_SIGNATURE = "signature"  # stands for the predicate type of a signature, which has none
+SIGNATURE = "signature"  # stands for the predicate type of a signature, which has none
 # The types of the statements that the index and every image must have.
-REQUIRED = (_SIGNATURE, signed_statements.SBOM, signed_statements.PROVENANCE)
+REQUIRED = (SIGNATURE, signed_statements.SBOM, signed_statements.PROVENANCE)
 
 
 @dataclass
@@ -33,11 +34,21 @@ class TrustedStatements:
     Attributes:
         predicates: The signed predicates by their type. A signature has the type "signature" and
             an empty predicate.
+        media_types: In which forms each type is signed: envelopes and bundles have the same
+            predicates.
         rejections: Why each other attachment is not trusted, by the kind that it claims to be.
     """
 
     predicates: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    media_types: dict[str, set[str]] = field(default_factory=dict)
     rejections: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, predicate_type: str, predicate: dict[str, Any], media_type: str) -> None:
+        """Add a trusted predicate, unless another attachment has the same one."""
+        self.media_types.setdefault(predicate_type, set()).add(media_type)
+        predicates = self.predicates.setdefault(predicate_type, [])
+        if predicate not in predicates:
+            predicates.append(predicate)
 
     def find_problem(self, predicate_type: str) -> str:
         """Return why there is no trusted statement of a type, or "" if there is one."""
@@ -134,18 +145,31 @@ def read_trusted_statements(
     statements = TrustedStatements()
     for attachment in attachments.read_attachments(connection, digest):
         try:
-            if attachment.media_type == SIMPLE:
-                signed_statements.check_signature(attachment, key, digest, repository)
-                predicate_type, predicate = _SIGNATURE, dict[str, Any]()
-            else:
-                predicate_type, predicate = signed_statements.open_attestation(
-                    attachment, key, digest, repository
-                )
+            predicate_type, predicate = _open_attachment(attachment, key, digest, repository)
         except UntrustedError as problem:
             statements.rejections.setdefault(attachment.claimed_kind, []).append(str(problem))
         else:
-            statements.predicates.setdefault(predicate_type, []).append(predicate)
+            statements.add(predicate_type, predicate, attachment.media_type)
     return statements
+
+
+def _open_attachment(
+    attachment: Attachment, key: PublicKey, digest: str, repository: str
+) -> tuple[str, dict[str, Any]]:
+    """Return the type and the predicate of a signature or of a signed statement.
+
+    Raises:
+        UntrustedError: the key did not sign it for this image in this repository.
+    """
+    if attachment.media_type == SIMPLE:
+        signed_statements.check_signature(attachment, key, digest, repository)
+        return SIGNATURE, {}
+    predicate_type, predicate = signed_statements.open_attestation(
+        attachment, key, digest, repository
+    )
+    if predicate_type == signed_statements.COSIGN_SIGN:
+        return SIGNATURE, {}
+    return predicate_type, predicate
 
 
 def verify_image(

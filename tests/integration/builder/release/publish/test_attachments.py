@@ -10,8 +10,9 @@ import pytest
 from builder.images.oci import layer, oci_documents, reference
 from builder.images.registry import download, image_push
 from builder.images.registry.transport import Connection
-from builder.release.publish import attachments
+from builder.release.publish import attachments, sigstore_bundle
 from builder.release.publish.signed_statements import ENVELOPE, SIMPLE, Attachment
+from builder.release.publish.sigstore_bundle import BUNDLE
 from tests.support import errors, image_registry
 from tests.support.image_registry import Fault
 
@@ -77,6 +78,43 @@ def test_the_list_is_kept_where_the_specification_says(
             attachments.SIGNATURES,
             attachments.ATTESTATIONS,
         }
+
+
+def test_every_bundle_has_a_manifest_of_its_own(
+    there: tuple[Connection, attachments.Subject],
+) -> None:
+    connection, subject = there
+    first, second = (
+        Attachment(BUNDLE, f"bundle {number}".encode(), sigstore_bundle.make_annotations("x"))
+        for number in (1, 2)
+    )
+    attachments.attach(connection, subject, [SIGNED, first])
+    attachments.attach(connection, subject, [first, second])
+    listed, _ = attachments._list_referrers(connection, subject.digest)
+    rows = [row for row in listed if row["artifactType"] == BUNDLE]
+    assert [row["annotations"] for row in rows] == [dict(first.annotations)] * 2
+    for row in rows:
+        manifest = download.read_document(connection, row["digest"]).json()
+        assert (manifest["subject"]["digest"], len(manifest["layers"])) == (subject.digest, 1)
+    read = attachments.read_attachments(connection, subject.digest)
+    assert sorted(each.data for each in read) == [b"bundle 1", b"bundle 2", b"payload"]
+    assert [each for each in (first, second) if each not in read] == []
+
+
+def test_a_bundle_that_is_listed_by_the_type_of_its_config(
+    there: tuple[Connection, attachments.Subject],
+) -> None:
+    """As cosign 3 lists its own where it has to write the index itself."""
+    connection, subject = there
+    bundle = Attachment(BUNDLE, b"bundle", sigstore_bundle.make_annotations("x"))
+    attachments.attach(connection, subject, [bundle])
+    (row,), by_registry = attachments._list_referrers(connection, subject.digest)
+    if by_registry:
+        pytest.skip("the registry makes its list by itself")
+    row["artifactType"] = attachments.EMPTY_KIND
+    index = {"schemaVersion": 2, "mediaType": oci_documents.INDEX, "manifests": [row]}
+    image_push.move_tag(connection, subject.tag, oci_documents.encode_json(index))
+    assert attachments.read_attachments(connection, subject.digest) == [bundle]
 
 
 def test_what_others_attached_stays(there: tuple[Connection, attachments.Subject]) -> None:

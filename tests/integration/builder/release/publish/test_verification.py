@@ -16,13 +16,14 @@ from builder.images.registry import image_push
 from builder.images.registry.transport import Connection
 from builder.images.registry.upload import Meter, send_blob
 from builder.release.publish import attachments, signed_statements, signing_key, tags
+from builder.release.publish.signed_statements import Attachment
+from builder.release.publish.sigstore_bundle import BUNDLE
 from tests.support import image_registry, published_project
 from tests.support.published_project import DAY, Project
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from builder.release.publish.signed_statements import Attachment
     from tests.support.image_registry import Served
 
 pytestmark = pytest.mark.registry
@@ -66,11 +67,30 @@ class Published:
         return next(
             each
             for each in attachments.read_attachments(self.connection, digest)
-            if each.annotations.get("predicateType", "") == kind
+            if each.media_type != BUNDLE and each.annotations.get("predicateType", "") == kind
+        )
+
+    def bundles(self, digest: str) -> list[Attachment]:
+        """Every bundle of an image."""
+        attached = attachments.read_attachments(self.connection, digest)
+        return [each for each in attached if each.media_type == BUNDLE]
+
+    def remove(self, digest: str, *artifacts: str) -> None:
+        """Remove the manifests of these types from what refers to an image."""
+        listed, by_registry = attachments._list_referrers(self.connection, digest)
+        removed = [row["digest"] for row in listed if row["artifactType"] in artifacts]
+        if by_registry:
+            published_project.delete_manifests(self.served, removed)
+            return
+        rows = [row for row in listed if row["digest"] not in removed]
+        index = {"schemaVersion": 2, "mediaType": oci_documents.INDEX, "manifests": rows}
+        image_push.move_tag(
+            self.connection, f"sha256-{digest[7:]}", oci_documents.encode_json(index)
         )
 
     def replace(self, subject: bytes, artifact: str, items: list[Attachment]) -> None:
-        """Attach these in place of all of the kind, as our own manifest would be."""
+        """Attach these in place of all of the kind, as our own manifest would be, without bundles."""
+        self.remove(oci_documents.compute_digest(subject), BUNDLE)
         empty = oci_documents.make_descriptor(attachments.EMPTY_KIND, attachments.EMPTY)
         about = oci_documents.make_descriptor(json.loads(subject)["mediaType"], subject)
         document = oci_documents.encode_json(
@@ -305,6 +325,79 @@ def test_an_attestation_that_was_changed(published: Published, kind: str, where:
     status, failed = published.verify()
     others = ("index: platforms", "index: tag")  # what these two say is signed in the same manifest
     assert (status, len([row for row in failed if not row.startswith(others)])) == (1, 1), failed
+
+
+@pytest.mark.parametrize("form", ["bundles", "envelopes"])
+def test_one_form_of_all_that_is_signed_is_enough(published: Published, form: str) -> None:
+    removed = (
+        [BUNDLE] if form == "envelopes" else [attachments.SIGNATURES, attachments.ATTESTATIONS]
+    )
+    for digest in (published.index.digest, *(image.digest for image in published.index.images)):
+        published.remove(digest, *removed)
+        left = {
+            each.media_type == BUNDLE
+            for each in attachments.read_attachments(published.connection, digest)
+        }
+        assert left == {form == "bundles"}
+    assert published.verify() == (0, [])
+
+
+@pytest.mark.parametrize("kind", ["", signed_statements.SBOM])
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("payload", "was not signed by this key"),
+        ("key", "was not signed by this key"),
+        ("certificate", "was signed with a certificate"),
+        ("repository", "does not name the repository"),
+        ("image", "is about another image"),
+        ("signatures", "is not a valid DSSE envelope"),
+    ],
+)
+def test_a_bundle_that_is_not_ours(
+    published: Published, kind: str, change: str, reason: str
+) -> None:
+    """Where the bundles are all there is, each of them counts."""
+    digest = published.index.digest
+    predicate_type = kind or signed_statements.COSIGN_SIGN
+    held = published.bundles(digest)
+    (wanted,) = (each for each in held if predicate_type in each.annotations.values())
+    name = signed_statements.PREDICATE_NAMES[predicate_type]
+    published.remove(digest, BUNDLE, attachments.SIGNATURES, attachments.ATTESTATIONS)
+    subject = attachments.Subject(oci_documents.INDEX, published.index.document)
+    changed = _change_bundle(published, wanted, change, predicate_type)
+    others = [each for each in held if each is not wanted]
+    attachments.attach(published.connection, subject, [*others, changed])
+    published.refused(f"index: {name}: the {name} {reason}")
+    attachments.attach(published.connection, subject, [wanted])
+    assert published.verify() == (0, [])  # the other one has no effect
+
+
+def _change_bundle(
+    published: Published, bundle: Attachment, change: str, predicate_type: str
+) -> Attachment:
+    document = json.loads(bundle.data)
+    envelope = document["dsseEnvelope"]
+    said = json.loads(base64.b64decode(envelope["payload"]))
+    theirs = signing_key.read_private_key(f"{published.project.keys['theirs']}.pem")
+    repository = published.connection.reference.repository
+    if change == "payload":
+        said["predicate"]["x"] = "y"
+        envelope["payload"] = base64.b64encode(oci_documents.encode_json(said)).decode()
+    elif change == "certificate":
+        document["verificationMaterial"] = {"certificate": {"rawBytes": "MIIC"}}
+    elif change == "signatures":
+        envelope["signatures"] *= 2
+    else:
+        signed = signed_statements.make_attestation(
+            theirs if change == "key" else published.key,
+            "" if change == "repository" else repository,
+            published.other.digest if change == "image" else published.index.digest,
+            predicate_type,
+            said["predicate"],
+        )
+        return signed_statements.make_bundle(signed, theirs.public)
+    return Attachment(BUNDLE, oci_documents.encode_json(document), bundle.annotations)
 
 
 def test_the_attestations_of_another_image(published: Published) -> None:
