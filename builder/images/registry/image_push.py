@@ -97,7 +97,7 @@ def upload_image(
     documents_size = sum(len(data) for data in documents.values())
     sent, mounted = _send_missing(connection, blobs, mount_from)
     for digest, data in documents.items():
-        _put_document(connection, digest, data)
+        put_document(connection, digest, data)
     connection.map_threads(_verify_blob, [(connection, blob) for blob in blobs])
     for digest, data in documents.items():
         _verify_document(connection, digest, data)
@@ -150,7 +150,7 @@ def move_tag(connection: Connection, name: str, data: bytes) -> str:
         connection.retry(f"asking for the tag {name}", lambda: _read_tag(connection, name))
     )
     if previous != oci_documents.compute_digest(data):
-        _put_document(connection, name, data)
+        put_document(connection, name, data)
     _verify_document(connection, name, data)
     return previous
 
@@ -167,7 +167,7 @@ def _read_tag(connection: Connection, name: str) -> str:
         return answer.headers.get("Docker-Content-Digest", "") if answer.status_code == 200 else ""
 
 
-def _put_document(connection: Connection, name: str, data: bytes) -> None:
+def put_document(connection: Connection, name: str, data: bytes) -> None:
     """Put a manifest or an index under its digest or under a tag."""
     media_type = json.loads(data)["mediaType"]
     digest = oci_documents.compute_digest(data)

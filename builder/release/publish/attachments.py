@@ -17,11 +17,11 @@ from builder.images.registry import download, image_push
 from builder.images.registry.upload import Meter, has_blob, send_blob
 from builder.release.publish import registry_listing
 from builder.release.publish.signed_statements import ENVELOPE, SIMPLE, Attachment
-from builder.release.publish.sigstore_bundle import BUNDLE
+from builder.release.publish.sigstore_bundle import BUNDLE, PREDICATE_TYPE
 from rosetta.core.errors import CONFLICT, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from builder.images.registry.transport import Connection
 
@@ -58,17 +58,39 @@ class Subject:
 
 def read_attachments(connection: Connection, digest: str) -> list[Attachment]:
     """Return all signatures, statements and bundles that anyone attached to an image."""
-    layers: list[Descriptor] = []
-    for referrer in _list_referrers(connection, digest)[0]:
-        if referrer.get("artifactType") not in _READ_TYPES:
+    return list(iterate_attachments(connection, digest, lambda _: True))
+
+
+def iterate_attachments(
+    connection: Connection, digest: str, is_bundle_needed: Callable[[str], bool]
+) -> Iterator[Attachment]:
+    """Yield all signatures and statements that anyone attached to an image, and then the bundles.
+
+    Args:
+        connection: The connection to the repository.
+        digest: The digest of the image.
+        is_bundle_needed: Whether to read a bundle with a statement of this type, as the list of
+            bundles names it. The function is called just before the bundle would be read.
+    """
+    referrers = [
+        referrer
+        for referrer in _list_referrers(connection, digest)[0]
+        if referrer.get("artifactType") in _READ_TYPES
+    ]
+    yielded: list[Descriptor] = []
+    for referrer in sorted(referrers, key=lambda each: each["artifactType"] not in _TAG_SUFFIXES):
+        predicate_type = (referrer.get("annotations") or {}).get(PREDICATE_TYPE)
+        if predicate_type and not is_bundle_needed(str(predicate_type)):
             continue
         manifest = download.read_document(connection, str(referrer.get("digest"))).json()
         if (manifest.get("subject") or {}).get("digest") != digest:
             continue
         # A registry with the referrers API also lists our earlier manifests, whose attachments
         # the later ones have as well.
-        layers += [layer for layer in _list_attached_layers(manifest) if layer not in layers]
-    return [_read_attachment(connection, layer) for layer in layers]
+        for layer in _list_attached_layers(manifest):
+            if layer not in yielded:
+                yielded.append(layer)
+                yield _read_attachment(connection, layer)
 
 
 def _list_attached_layers(manifest: dict[str, Any]) -> list[Descriptor]:
@@ -93,9 +115,11 @@ def attach(connection: Connection, subject: Subject, added: Iterable[Attachment]
     Raises:
         UserError: the attachments are not listed afterwards. Nothing is lost then.
     """
-    manifests = _put_manifests(connection, subject, list(added))
-    if not manifests:
+    attachments = list(added)
+    if not attachments:
         return
+    _send_blobs(connection, subject, attachments)
+    manifests = _put_manifests(connection, subject, attachments)
     new_digests = {manifest["digest"] for manifest in manifests}
     referrers, has_api = _list_referrers(connection, subject.digest)
     if not new_digests <= _digests_of(referrers) and not has_api:
@@ -150,7 +174,6 @@ def _put_shared_manifest(
     layers += [
         attachment.descriptor for attachment in attachments if attachment.descriptor not in layers
     ]
-    _send_attachments(connection, subject, attachments)
     manifest = _make_manifest(subject, artifact_type, layers)
     # Putting the manifest under its tag also puts the manifest under its digest.
     image_push.move_tag(connection, tag, oci_documents.encode_json(manifest))
@@ -159,19 +182,18 @@ def _put_shared_manifest(
 
 def _put_bundle(connection: Connection, subject: Subject, bundle: Attachment) -> Descriptor:
     """Put the manifest of one bundle, which has no tag, and return its descriptor."""
-    _send_attachments(connection, subject, [bundle])
     layer = oci_documents.make_descriptor(BUNDLE, bundle.data)
     annotations = dict(bundle.annotations)
     manifest = {**_make_manifest(subject, BUNDLE, [layer]), "annotations": annotations}
     descriptor = _describe_manifest(manifest)
-    image_push.move_tag(connection, descriptor["digest"], oci_documents.encode_json(manifest))
+    image_push.put_document(connection, descriptor["digest"], oci_documents.encode_json(manifest))
     return {**descriptor, "annotations": annotations}
 
 
-def _send_attachments(
+def _send_blobs(
     connection: Connection, subject: Subject, attachments: Sequence[Attachment]
 ) -> None:
-    """Upload the blobs of attachments, and the empty config of their manifest."""
+    """Upload the blobs of attachments, and the empty config of their manifests."""
     # The signatures of one payload by two keys are one blob.
     blobs = {
         oci_documents.compute_digest(data): data

@@ -205,7 +205,9 @@ def sign_document(
 
     A test result is always attached.
     """
-    trusted = verification.read_trusted_statements(connection, subject.digest, key.public)
+    trusted = verification.read_trusted_statements(
+        connection, subject.digest, key.public, all_forms=True
+    )
     repository, digest = connection.reference.repository, subject.digest
     signed = [(verification.SIGNATURE, signed_statements.sign_image(key, repository, digest))]
     for predicate_type, predicate in predicates:

@@ -130,7 +130,12 @@ class VerificationOptions:
 
 
 def read_trusted_statements(
-    connection: Connection, digest: str, key: PublicKey, repository: str = ""
+    connection: Connection,
+    digest: str,
+    key: PublicKey,
+    repository: str = "",
+    *,
+    all_forms: bool = False,
 ) -> TrustedStatements:
     """Read the attachments of an image, and tell those that a key signed from the others.
 
@@ -140,10 +145,18 @@ def read_trusted_statements(
         key: The key.
         repository: The HOST/NAME that they must be signed for. Default: the repository of the
             connection.
+        all_forms: Whether to read a bundle of a type, too, if one statement of this type is enough
+            and was read already.
     """
     repository = repository or connection.reference.repository
     statements = TrustedStatements()
-    for attachment in attachments.read_attachments(connection, digest):
+
+    def is_bundle_needed(predicate_type: str) -> bool:
+        is_signature = predicate_type == signed_statements.COSIGN_SIGN
+        kind = SIGNATURE if is_signature else predicate_type
+        return all_forms or kind not in REQUIRED or kind not in statements.predicates
+
+    for attachment in attachments.iterate_attachments(connection, digest, is_bundle_needed):
         try:
             predicate_type, predicate = _open_attachment(attachment, key, digest, repository)
         except UntrustedError as problem:
