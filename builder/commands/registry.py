@@ -93,6 +93,14 @@ PROGRAM = Program(
             ("--check", "--upgrade jax"),
         ),
         Command(
+            "audit",
+            MAINTAIN,
+            "list the known vulnerabilities of the locked packages, from OSV",
+            "builder.commands.audit",
+            ("locks/t5x-cuda13.txt",),
+            "The command ends with status 0, however many vulnerabilities it lists.",
+        ),
+        Command(
             "patches",
             MAINTAIN,
             "check, list, refresh, import or count the patches",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,7 @@ DEFAULT: list[tuple[str, dict[str, Any]]] = [
     ("lock", {"result": {"locks": {}}}),
     ("patches check", {"result": {"sources": {}}}),
     ("patches stats", {"result": {"sources": {}}}),
+    ("audit", {"result": {"date": "2026-11-28", "service": "https://osv.example", "locks": {}}}),
     ("build", make_build_answer()),
     ("verify ", {"result": {"ok": True, "problems": [], "runs": [RUN]}}),
     (
@@ -163,13 +164,13 @@ class Place:
             for line in lines
         ]
 
-    def run(self, *argv: str, date: str = "2026-11-28") -> Result:
+    def run(self, *argv: str, date: str = "2026-11-28", offline: bool = False) -> Result:
         """`build.py nightly`; errors come as they are raised."""
         dated = ("--date", date) if date else ()
         arguments = cli.make_command_parser("nightly").parse_args(
             ["--folder", str(self.folder), *dated, *argv]
         )
-        return nightly.run(self.context, arguments)
+        return nightly.run(replace(self.context, offline=offline), arguments)
 
     def states(self) -> dict[str, str]:
         """The state of each step by its record."""

@@ -62,6 +62,7 @@ def report_as_json(run: NightlyRun, manifest: Manifest, commit: str | None) -> d
             name: {"line": distribution.line, "sources": list(distribution.sources)}
             for name, distribution in manifest.distributions.items()
         },
+        "audit": _report_audit(records.get("audit")),
         "images": images,
         "published": [
             _report_publication(title, images, records)
@@ -160,6 +161,17 @@ def _report_patch(patch: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _report_audit(record: StepRecord | None) -> dict[str, Any]:
+    """Return the known vulnerabilities of each lock; no locks if OSV did not answer."""
+    result = record.result if record else {}
+    return {
+        **_report_state(record),
+        "date": result.get("date"),
+        "service": result.get("service"),
+        "locks": result.get("locks") or {},
+    }
+
+
 def _report_image(target: ImageTarget, records: Records) -> dict[str, Any]:
     built = records.get(f"image-{target.name}")
     trained = records.get(f"training-{target.name}")
@@ -252,6 +264,7 @@ def report_as_markdown(report: Mapping[str, Any]) -> str:
         _patch_lines(report),
         _image_table(report),
         _publication_table(report),
+        _audit_table(report),
         _format_table(
             ("stage", "seconds"),
             [(stage, f"{value:.1f}") for stage, value in report["seconds"].items()],
@@ -341,6 +354,18 @@ def _publication_table(report: Mapping[str, Any]) -> list[str]:
         if publication["state"] != _NOT_ASKED
     ]
     return _format_table(("published", "state", "digest", "tags"), rows)
+
+
+def _audit_table(report: Mapping[str, Any]) -> list[str]:
+    audit = report["audit"]
+    if not audit["locks"]:
+        return []
+    rows = [
+        (name, str(lock["packages"]), str(len(lock["vulnerabilities"])))
+        for name, lock in audit["locks"].items()
+    ]
+    title = f"vulnerabilities that OSV listed on {audit['date']}"
+    return _format_table(("lock", "packages", title), rows)
 
 
 def _format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

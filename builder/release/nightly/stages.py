@@ -186,6 +186,21 @@ def check_patches(
         yield run_step(context, run, Step(name, "patches", {}, (command,), key))
 
 
+def audit_locks(
+    context: Context, run: NightlyRun, manifest: Manifest, request: NightlyRequest
+) -> Iterator[StepRecord]:
+    """List the known vulnerabilities of the packages that are locked now."""
+    del manifest, request
+    if context.offline:
+        log.info("audit: left out: OSV cannot be asked with --offline")
+        error = {"what": "OSV was not asked, because of --offline", "where": "", "do": ""}
+        yield run.save_record(StepRecord("audit", "audit", {}, "left-out", error=error))
+        return
+    command = ("audit", "--manifest", str(run.manifest_path))
+    key = step_key(run, context, step="audit", date=run.date)
+    yield run_step(context, run, Step("audit", "audit", {}, (command,), key))
+
+
 def build_images(
     context: Context, run: NightlyRun, manifest: Manifest, request: NightlyRequest
 ) -> Iterator[StepRecord]:
@@ -326,6 +341,7 @@ STAGES: dict[
 ] = {
     "bump": bump_sources,
     "patches": check_patches,
+    "audit": audit_locks,
     "images": build_images,
     "training": train_images,
     "publish": publish_images,

@@ -164,6 +164,31 @@ class Distribution(_Model):
     sources: list[str]
 
 
+class Vulnerability(_Model):
+    """A known vulnerability of a locked package, and the versions that fix it."""
+
+    package: str
+    version: str
+    id: str
+    aliases: list[str] = []
+    summary: str = ""
+    fixed: list[str] = []
+
+
+class LockAudit(_Model):
+    """The number of packages of a lock, and their known vulnerabilities."""
+
+    packages: int
+    vulnerabilities: list[Vulnerability]
+
+
+class Audit(State):
+    """What OSV listed about the locks on one day; no locks if OSV did not answer."""
+
+    date: Day | None = None
+    locks: dict[str, LockAudit] = {}
+
+
 class Report(_Model):
     """The report of one nightly run."""
 
@@ -176,6 +201,7 @@ class Report(_Model):
     sources: dict[str, Source]
     lines: dict[str, Line]
     distributions: dict[str, Distribution]
+    audit: Audit = Audit(state="not-asked")
     images: list[Image]
     published: list[Publication]
 

@@ -63,7 +63,7 @@ def test_the_report_has_all_of_it_and_the_status_page_takes_it(place: Place, key
     assert (found["ok"], found["date"], set(found["seconds"])) == (
         True,
         "2026-11-28",
-        {"bump", "patches", "images", "training", "publish"},
+        {"bump", "patches", "audit", "images", "training", "publish"},
     )
     assert [
         (one["distribution"], one["accelerator"], one["architecture"]) for one in found["images"]
@@ -104,6 +104,56 @@ def test_what_was_not_asked_for_is_told_apart_from_what_failed(place: Place) -> 
     assert "second cpu" not in (place.folder / "report.md").read_text()
     assert "first cpu amd64" in (place.folder / "report.md").read_text()
     assert "green" in (place.folder / "report.md").read_text().splitlines()[0]
+
+
+def test_the_locks_are_asked_about_once_a_night_and_no_answer_is_red(place: Place) -> None:
+    locks = {"first-cpu.txt": {"packages": 2, "vulnerabilities": []}}
+    answer = {"date": "2026-11-28", "service": "https://osv.example", "locks": locks}
+    error = {"what": "could not be asked", "where": "https://osv.example", "do": "run again"}
+    place.answer(("audit", {"status": 2, "error": error}))
+    assert not place.run("--only", "bump", "--only", "audit").ok
+    found = place.report()
+    assert (found["audit"]["state"], found["audit"]["locks"]) == ("error", {})
+    assert "could not be asked" in found["audit"]["why"]
+    assert reports.parse_report(found, "here").audit.state == "error"
+    place.answer(("audit", {"result": answer}))
+    assert place.run("--only", "audit").ok
+    place.calls()
+    assert place.run("--only", "audit").ok
+    assert place.calls() == []
+    audit = reports.parse_report(place.report(), "here").audit
+    assert (audit.state, audit.date, audit.locks["first-cpu.txt"].packages) == (
+        "ok",
+        "2026-11-28",
+        2,
+    )
+    assert "| first-cpu.txt | 2 | 0 |" in (place.folder / "report.md").read_text()
+
+
+def test_offline_nobody_is_asked(place: Place) -> None:
+    assert place.run("--only", "bump", "--only", "audit", offline=True).ok
+    assert place.report()["audit"]["state"] == "left-out"
+    assert not any(call.startswith("audit") for call in place.calls())
+
+
+def test_a_publication_is_written_for_the_steps_after_it(place: Place, key: str) -> None:
+    file = place.root / "outputs"
+    file.write_text("earlier=1\n")
+    words = ("--to", "reg.example/ns", "--key", key, "--untrained", "arm64")
+    place.run(*words, "--distribution", "first", "--step-outputs", str(file))
+    assert file.read_text() == "earlier=1\nrepository=reg/ns/x\ndigest=sha256:9\n"
+    place.answer(("publish ", {"status": 2, "error": {"what": "w", "where": "", "do": ""}}))
+    file.write_text("")
+    place.run(*words, "--distribution", "first", "--fresh", "--step-outputs", str(file))
+    assert file.read_text() == ""
+
+
+@pytest.mark.parametrize("more", [(), ("--to", "reg.example/ns")])
+def test_outputs_are_for_one_publication(place: Place, key: str, more: tuple[str, ...]) -> None:
+    words = (*more, "--key", key) if more else ()
+    with errors.expect_user_error(errors.CONFLICT, where="--step-outputs"):
+        place.run(*words, "--step-outputs", "outputs")
+    assert place.calls() == []
 
 
 def test_red_stands_first_with_what_to_do(place: Place) -> None:

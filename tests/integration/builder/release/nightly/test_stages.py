@@ -37,6 +37,7 @@ def test_a_whole_night_in_its_order(place: Place, key: str) -> None:
         f"patches check one {tree}",
         f"patches stats one {tree}",
         "patches stats one --manifest checkout/manifest.yaml",
+        f"audit {tree}",
         f"build --distribution first --accelerator cpu --platform linux/amd64 --output oci:night/images/first-cpu-amd64 --locked {tree}",
         f"build --distribution first --accelerator cpu --platform linux/arm64 --output oci:night/images/first-cpu-arm64 --locked {tree}",
         f"build --distribution first --accelerator cpu --platform linux/amd64 --output image:localhost/rosetta-nightly:first-cpu --compression gzip --locked {tree}",

@@ -4,6 +4,8 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+import pytest
+
 from builder.release.status_page import page, reports
 from tests.support import nightly_report
 
@@ -108,6 +110,59 @@ def test_the_page_has_all_of_it_and_fetches_nothing() -> None:
     assert 'lang="en-GB"' in text
     assert "prefers-color-scheme: dark" in text
     assert len(re.findall(r"<h1", text)) == 1
+
+
+def test_the_vulnerabilities_of_each_lock_and_the_day_of_the_query() -> None:
+    entry = {
+        "package": "jinja2",
+        "version": "2.4.1",
+        "id": "GHSA-462w-v97r-4m45",
+        "aliases": ["CVE-2019-10906"],
+        "summary": "a <b>sandbox</b> escape",
+        "fixed": ["2.10.1"],
+    }
+    audit = {
+        "state": "ok",
+        "seconds": 1.0,
+        "why": None,
+        "date": "2026-11-28",
+        "service": "https://api.osv.dev",
+        "locks": {
+            "t5x-cpu.txt": {"packages": 127, "vulnerabilities": [entry]},
+            "build.txt": {"packages": 3, "vulnerabilities": []},
+        },
+    }
+    text = page.render_page(_content(nightly_report.make_report(audit=audit)))
+    part = text[text.index('id="vulnerabilities"') : text.index('id="support"')]
+    seen = _Seen()
+    seen.feed(text)
+    assert seen.open == []
+    assert "https://osv.dev/vulnerability/GHSA-462w-v97r-4m45" in seen.addresses
+    assert "b" not in seen.tags
+    for word in ("2026-11-28", "t5x-cpu.txt", ">1<", "CVE-2019-10906", "fixed in 2.10.1"):
+        assert word in part, word
+    assert part.count("none listed") == 1
+
+
+@pytest.mark.parametrize(
+    ("audit", "word"),
+    [
+        ({"state": "error", "why": "api.osv.dev could not be asked"}, "could not be asked"),
+        ({"state": "left-out", "why": "OSV was not asked"}, "OSV was not asked"),
+        ({"state": "ok", "why": None}, "missing"),
+        ({"state": "not-asked", "why": None}, "nothing is known"),
+        (None, "nothing is known"),
+    ],
+)
+def test_an_answer_that_is_missing_is_not_none(audit: dict[str, Any] | None, word: str) -> None:
+    report = nightly_report.make_report()
+    if audit:
+        report["audit"] = {**audit, "seconds": None, "date": None, "locks": {}}
+    text = page.render_page(_content(report))
+    part = text[text.index('id="vulnerabilities"') : text.index('id="support"')]
+    assert word in part
+    assert "none" not in part
+    assert "<table" not in part
 
 
 def test_a_pin_that_waits_stands_on_top_and_names_who_broke_it() -> None:

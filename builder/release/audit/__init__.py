@@ -1,0 +1,1 @@
+"""Known vulnerabilities of locked packages."""
