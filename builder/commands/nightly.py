@@ -102,6 +102,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="publish: the builder that the provenance names",
     )
     parser.add_argument(
+        "--step-outputs",
+        metavar="FILE",
+        default="",
+        help=(
+            "publish: append `repository=` and `digest=` of what was published to this file, for "
+            "one distribution and accelerator (GitHub's outputs of a step)"
+        ),
+    )
+    parser.add_argument(
         "--untrained",
         action="append",
         default=[],
@@ -135,6 +144,8 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         records: list[StepRecord] = []
         for name in stage_names:
             records += stages.STAGES[name](context, nightly_run, shipped, request)
+        if arguments.step_outputs:
+            _append_step_outputs(Path(arguments.step_outputs), nightly_run, request)
         return _write_report(context, nightly_run, records)
 
 
@@ -187,6 +198,8 @@ def _read_request(
     sources: dict[str, None] = {}
     for image in images:
         sources |= dict.fromkeys(shipped.distribution(image.distribution).sources)
+    if arguments.step_outputs:
+        _check_step_outputs(images, publishes=publishes)
     untrained = tuple(arguments.untrained)
     if not publishes:
         return NightlyRequest(images, tuple(sources), untrained=untrained)
@@ -225,6 +238,28 @@ def _write_public_key(request: NightlyRequest) -> None:
     public = signing_key.read_private_key(request.key).public.key
     pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     write_atomic(Path(request.public_key), pem)
+
+
+def _check_step_outputs(images: Sequence[ImageTarget], *, publishes: bool) -> None:
+    """Refuse `--step-outputs` for anything but one publication."""
+    titles = {image.title for image in images}
+    if not publishes or len(titles) != 1:
+        raise UserError(
+            "is for one publication",
+            "--step-outputs",
+            "give --to, one --distribution and one --accelerator with it, or leave the option out",
+            kind=CONFLICT,
+        )
+
+
+def _append_step_outputs(file: Path, nightly_run: NightlyRun, request: NightlyRequest) -> None:
+    """Append the repository and the digest of the publication to a file, if it succeeded."""
+    record = nightly_run.read_record(f"publish-{request.images[0].title}")
+    if record is None or record.state != "ok":
+        return
+    lines = [f"{name}={record.result[name]}\n" for name in ("repository", "digest")]
+    with open(file, "a", encoding="utf-8") as stream:
+        stream.writelines(lines)
 
 
 def _write_report(

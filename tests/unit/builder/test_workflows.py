@@ -32,16 +32,18 @@ OTHERS = {
     'git config --global --add safe.directory "$GITHUB_WORKSPACE"',
     "sudo apt-get update -q && sudo apt-get install -q -y --no-install-recommends mmdebstrap",
     "bash .ci/run",
+    'cosign sign --yes --recursive "$REPOSITORY@$DIGEST"',
     'gh release create "$TAG" --verify-tag --title "$TAG" --notes-file build/notes.md',
 }
 # Who may write what; every other job reads the repository at most.
 WRITES = {
-    ("nightly", "publish"): {"packages"},
+    ("nightly", "publish"): {"packages", "id-token", "attestations"},
     ("nightly", "page"): {"pages", "id-token"},
     ("verified", "promote"): {"packages"},
     ("release", "notes"): {"contents"},
-    ("release", "release"): {"packages"},
+    ("release", "release"): {"packages", "id-token"},
 }
+RUNNER = {"GITHUB_OUTPUT": "/runner/outputs"}  # what the runner sets, beside the variables of a job
 SECRETS = {("nightly", "publish"), ("verified", "promote"), ("release", "release")}
 
 
@@ -168,7 +170,8 @@ def test_every_run_is_one_command_of_ours_whose_arguments_it_takes(
         assert "${{" not in command, "a value goes through a variable, never into the line"
         assert not re.search(r"[;|&<>`\n]|\$\(", command), "the YAML holds no logic"
         for row in _rows(job):
-            said = re.sub(r"\$(\w+)", functools.partial(_value, variables, row), command)
+            known = {**RUNNER, **variables}
+            said = re.sub(r"\$(\w+)", functools.partial(_value, known, row), command)
             program, script, *argv = shlex.split(said)
             assert (program, script) == ("python3", "build.py")
             verb = argv[0] if argv[0] in PROGRAM.names else "build"
@@ -177,6 +180,41 @@ def test_every_run_is_one_command_of_ours_whose_arguments_it_takes(
             )
             cli.make_command_parser(verb).parse_args(own)
             assert not shared.mirror, (name, key)
+
+
+def test_a_job_that_signs_with_its_identity_is_protected_and_has_cosign() -> None:
+    signing = {
+        (name, key): [step.get("uses", step.get("run", "")) for step in job["steps"]]
+        for name, key, job in JOBS
+        if any("cosign sign" in step.get("run", "") for step in job["steps"])
+    }
+    assert set(signing) == {("nightly", "publish"), ("release", "release")}
+    for (name, key), steps in signing.items():
+        job = WORKFLOWS[name]["jobs"][key]
+        assert job["environment"] == "publish"
+        assert job["permissions"]["id-token"] == "write"
+        order = [
+            next(number for number, step in enumerate(steps) if part in step)
+            for part in ("docker/login-action", "--key env:", "cosign-installer", "cosign sign")
+        ]
+        assert order == sorted(order)  # first the key signs, and the tags move
+
+
+def test_the_documented_identity_is_that_of_the_workflows_that_sign() -> None:
+    page = (ROOT / "docs/how-to/publish-images.md").read_text()
+    (pattern,) = set(re.findall(r"--certificate-identity-regexp '([^']+)'", page))
+    identity = "https://github.com/OWNER/rosetta/.github/workflows/{}@refs/heads/main"
+    for file in FILES:
+        signs = "cosign sign" in file.read_text()
+        assert bool(re.search(pattern, identity.format(file.name))) == signs, file.name
+    for other in (
+        identity.format("nightly.yml").replace("OWNER", "OTHER"),
+        identity.format("nightly.yml").replace("main", "mine"),
+        identity.format("nightly.yml") + "-mine",
+        "https://example.com/?" + identity.format("nightly.yml"),
+    ):
+        assert not re.search(pattern, other), other
+    assert "--certificate-oidc-issuer https://token.actions.githubusercontent.com" in page
 
 
 def test_a_pull_request_meets_pinned_sources_no_secret_and_no_cache() -> None:
