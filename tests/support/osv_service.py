@@ -1,4 +1,4 @@
-"""A small service with the API of OSV on loopback: querybatch with pages and its limit, and records by id."""
+"""A small service with OSV's API on loopback: querybatch with pages and a limit, and records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real cosign verifies what we attach, with nothing but the public key; and we read what cosign signs.
+"""The real cosign verifies what we attach with the public key, and we read what cosign signs.
 
 cosign 2 reads the tags .sig and .att, cosign 3 reads bundles and falls back to the tags. Both are
 in Debian: 2 in trixie, 3 in forky.
@@ -111,7 +111,7 @@ def test_cosign_verifies_index_and_platforms(
 def test_the_bundles_alone_are_enough(
     project: Project, served: Served, cosign: Cosign, tmp_path: Path
 ) -> None:
-    """Without the tags of cosign 2: version 3 reads bundles by itself, version 2 those of statements."""
+    """Without the tags of cosign 2: version 2 reads those of statements, version 3 all."""
     place = project.layout()
     assert project.publish(served, place)[0] == 0
     digest = project.digest(place)

@@ -89,7 +89,7 @@ class Published:
         )
 
     def replace(self, subject: bytes, artifact: str, items: list[Attachment]) -> None:
-        """Attach these in place of all of the kind, as our own manifest would be, without bundles."""
+        """Attach these in place of all of the kind, as our own manifest, without bundles."""
         self.remove(oci_documents.compute_digest(subject), BUNDLE)
         empty = oci_documents.make_descriptor(attachments.EMPTY_KIND, attachments.EMPTY)
         about = oci_documents.make_descriptor(json.loads(subject)["mediaType"], subject)

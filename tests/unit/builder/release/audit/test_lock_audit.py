@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HASH = f" \\\n    --hash=sha256:{'a' * 64}\n"
-TEXT = f"jinja2=={osv_service.JINJA}{HASH}numpy==2.4.0 ; python_version < '3.12'{HASH}numpy==2.4.0 ; python_version >= '3.12'{HASH}"
+PINS = (
+    f"jinja2=={osv_service.JINJA}",
+    "numpy==2.4.0 ; python_version < '3.12'",
+    "numpy==2.4.0 ; python_version >= '3.12'",
+)
+TEXT = "".join(pin + HASH for pin in PINS)
 
 
 def _fixes(version: str, *events: dict[str, str]) -> list[str]:
