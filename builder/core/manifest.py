@@ -208,6 +208,14 @@ class Line(_Model):
     base: Name | None = Field(
         None, description="The base of the line's images. Without it, the line has no images."
     )
+    newest: tuple[Project, ...] = Field(
+        (),
+        description=(
+            "The projects whose newest release the nightly locks. `common` names them without a "
+            "version."
+        ),
+        strict=False,
+    )
     support: Why | None = Field(
         None,
         description=(

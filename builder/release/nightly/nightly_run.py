@@ -48,7 +48,7 @@ class Step:
     Attributes:
         name: The name of the step, which is the name of its files.
         stage: The stage that the step is part of.
-        subject: The source, distribution, accelerator or architecture that the step is for.
+        subject: The source, line, distribution, accelerator or architecture that the step is for.
         commands: The arguments of `build.py` for each command.
         key: The hash of everything that decides the result.
     """
@@ -67,7 +67,7 @@ class StepRecord:
     Attributes:
         name: The name of the step.
         stage: The stage that the step is part of.
-        subject: The source, distribution, accelerator or architecture that the step is for.
+        subject: The source, line, distribution, accelerator or architecture that the step is for.
         state: One of the states above.
         seconds: How long the step took when it last ran.
         commands: The arguments of `build.py` for each command.

@@ -117,11 +117,16 @@ def bump_sources(
 ) -> Iterator[StepRecord]:
     """Move the pin of each source, and lock the packages that its upstream requires now.
 
-    If the packages cannot be locked, the pin is moved back.
+    If the packages cannot be locked, the pin is moved back. Then lock the newest releases of the
+    projects that a line names for that.
     """
     for name in request.sources:
         if isinstance(manifest.source(name), GitSource):
             yield from _bump_source(context, run, name)
+    lines = [manifest.distribution(image.distribution).line for image in request.images]
+    for line in dict.fromkeys(lines):
+        if projects := manifest.lines[line].newest:
+            yield _upgrade_line(context, run, line, projects)
 
 
 def _bump_source(context: Context, run: NightlyRun, name: str) -> Iterator[StepRecord]:
@@ -164,6 +169,20 @@ def _lock_step(run: NightlyRun, name: str, lines: Sequence[str]) -> Step:
     command = ("lock", *lines, "--manifest", str(run.manifest_path))
     key = f"{run.start_digest} {name} {' '.join(lines)}"
     return Step(f"lock-{name}", "bump", {"source": name}, (command,), key)
+
+
+def _upgrade_line(
+    context: Context, run: NightlyRun, line: str, projects: Sequence[str]
+) -> StepRecord:
+    """Lock the newest release of some projects of a line.
+
+    `build.py lock` changes no file if it fails: the line then keeps the packages that it has.
+    """
+    command = ("lock", line, *(word for name in projects for word in ("--upgrade", name)))
+    command += ("--manifest", str(run.manifest_path))
+    key = f"{run.start_digest} {line} {' '.join(projects)}"
+    step = Step(f"upgrade-{line}", "bump", {"line": line}, (command,), key)
+    return run_step(context, run, step)
 
 
 def check_patches(

@@ -300,6 +300,27 @@ def test_new_requirements_are_locked_at_once(place: Place) -> None:
     ]
 
 
+def test_a_line_takes_the_newest_releases_that_it_asks_for(place: Place) -> None:
+    """If they cannot be locked, the images are built all the same, and the night is red."""
+    manifest = place.root / "checkout/manifest.yaml"
+    text = manifest.read_text()
+    manifest.write_text(text.replace("common.in,", "common.in, newest: [jax, jaxlib],"))
+    upgrade = "lock line --upgrade jax --upgrade jaxlib"
+    place.answer((upgrade, NO))
+    chosen = ("--distribution", "second", "--accelerator", "cpu")
+    assert not place.run(*chosen).ok
+    assert place.calls()[:2] == [
+        "bump two --manifest night/tree/manifest.yaml",
+        f"{upgrade} --manifest night/tree/manifest.yaml",
+    ]
+    assert place.states()["upgrade-line"] == "error"
+    assert place.states()["training-second-cpu-amd64"] == "ok"
+    assert "**upgrade-line** error" in (place.folder / "report.md").read_text()
+    place.answer()
+    assert place.run(*chosen).ok
+    assert upgrade in place.calls()[0]
+
+
 def test_a_bump_that_ends_in_an_error_leaves_no_half_behind_and_is_tried_again(
     place: Place,
 ) -> None:
