@@ -57,6 +57,9 @@ def test_the_report_has_all_of_it_and_the_status_page_takes_it(place: Place, key
         }
     }
     place.answer(("patches stats", stats))
+    jax = {"version": "0.12.0.1", "released": "2026-10-21"}
+    record = {"schema": 1, "lines": {"line": jax}}
+    (place.root / "checkout/locks/jax.json").write_text(json.dumps(record))
     result = place.run("--to", "reg.example/ns", "--key", key, "--untrained", "arm64")
     found = place.report()
     assert result.data["report"] == found
@@ -91,7 +94,7 @@ def test_the_report_has_all_of_it_and_the_status_page_takes_it(place: Place, key
     }
     assert found["sources"]["old"]["state"] == "release"
     assert found["lines"] == {
-        "line": {"until": "2030-01-01", "support": "as long as the tests run"}
+        "line": {"until": "2030-01-01", "support": "as long as the tests run", "jax": jax}
     }
     assert reports.parse_report(json.loads(json.dumps(found)), "here").published[0].green
 
