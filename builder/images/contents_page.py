@@ -160,6 +160,7 @@ PATHS = {
     "/opt/rosetta/lock.json": "what the image was made from",
     "/opt/rosetta/constraints.txt": "the locked versions, for pip",
     "/opt/rosetta/known_issues.json": "the known issues of these versions",
+    "/opt/rosetta/revision.json": "the commit of rosetta, for `rosetta info`",
     "/opt/rosetta/LICENSES": "the licence texts",
     "/opt/rosetta/share": "the completion files of bash and zsh",
     "/opt/rosetta/entrypoint": "the entrypoint",

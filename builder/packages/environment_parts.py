@@ -17,7 +17,13 @@ from builder import __version__
 from builder.core import bytecode, hash_buckets
 from builder.core.baked_package import find_baked_package
 from builder.core.cache import stage_key
-from builder.packages import completion, known_issues, licences, program_wrappers
+from builder.packages import (
+    completion,
+    known_issues,
+    licences,
+    package_revision,
+    program_wrappers,
+)
 from builder.packages.environment_assembly import Part
 from builder.upstream import source_tree
 from rosetta.core.errors import UserError
@@ -234,14 +240,18 @@ def record_parts(
 ) -> list[Part]:
     """Return the parts that describe a build: patches, known issues, constraints and lock.json.
 
+    revision.json is among them if the commit of rosetta is known.
+
     Args:
         record: The content of lock.json.
         manifest: Has the patches of the sources.
         pins: The locked packages.
     """
     versions = {pin.name: pin.version for pin in pins}
+    revision = package_revision.render_revision()
     return [
         _sources_part(record, manifest),
+        *([_text_part("revision.json", "revision", revision)] if revision else []),
         _text_part(
             "known_issues.json", "known issues", known_issues.render_issues(record, versions)
         ),

@@ -69,6 +69,7 @@ def describe_environment() -> dict[str, Any]:
     }
     return {
         **{key: lock.get(key) for key in _LOCK_KEYS},
+        "revision": read_revision(),
         "python": platform.python_version(),
         "requirements": lock.get("requirements"),
         "sources": sources,
@@ -92,6 +93,35 @@ def _describe_source(source: dict[str, Any]) -> dict[str, Any]:
             {"name": patch.get("name"), "outcome": patch.get("outcome")} for patch in patches
         ],
     }
+
+
+def read_revision() -> dict[str, Any] | None:
+    """Return the commit of rosetta in this environment.
+
+    Returns:
+      The keys `commit`, the last commit that changed the package, and `clean`, whether everything
+      of the package was committed. None if the builder did not know the commit.
+
+    Raises:
+      UserError: The file cannot be read.
+    """
+    path = lock_record.get_lock_path().parent / "revision.json"
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {"commit": str(content["commit"]), "clean": content["clean"] is True}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"cannot be read: {error}", str(path), "bake the environment again"
+        ) from None
+
+
+def _format_revision(revision: dict[str, Any] | None) -> str:
+    """Return the result of read_revision as text."""
+    if revision is None:
+        return "unknown"
+    return f"{revision['commit']}{'' if revision['clean'] else ', with changes'}"
 
 
 def read_known_issues() -> list[dict[str, str]]:
@@ -158,6 +188,7 @@ def _format_value(value: object) -> str:
 def format_environment(result: dict[str, Any]) -> str:
     """Return the result of describe_environment as text."""
     rows = [(key, _format_value(result[key])) for key in _ROW_KEYS]
+    rows.append(("rosetta", _format_revision(result["revision"])))
     for name, source in result["sources"].items():
         rows += _list_source_rows(name, source)
     if base := result["base"]:

@@ -111,6 +111,39 @@ def test_info_as_text(baked: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("text", "revision", "row"),
+    [
+        (None, None, "unknown"),
+        (
+            '{"schema": 1, "commit": "abc", "clean": true}',
+            {"commit": "abc", "clean": True},
+            "abc",
+        ),
+        (
+            '{"schema": 1, "commit": "abc", "clean": false}',
+            {"commit": "abc", "clean": False},
+            "abc, with changes",
+        ),
+    ],
+)
+def test_info_has_the_commit_of_rosetta(
+    baked: Path, text: str | None, revision: dict[str, Any] | None, row: str
+) -> None:
+    if text:
+        (baked / "revision.json").write_text(text)
+    assert document(rosetta(baked, "info", "--json"))["result"]["revision"] == revision
+    rows = dict(line.split(maxsplit=1) for line in rosetta(baked, "info").stdout.splitlines())
+    assert rows["rosetta"] == row
+
+
+def test_info_refuses_a_damaged_revision(baked: Path) -> None:
+    (baked / "revision.json").write_text('{"schema": 1}')
+    done = rosetta(baked, "info", "--json")
+    assert done.returncode == 2
+    assert document(done)["error"]["where"] == str(baked / "revision.json")
+
+
 def test_info_has_known_issues_and_why_transformer_engine_is_missing(baked: Path) -> None:
     (baked / "lock.json").write_text(
         json.dumps(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+import rosetta
 from rosetta.core import gpu_query, transformer_engine
 from rosetta.core.gpu_query import DetectedGpu
 from rosetta.selftest import child_process, feature_checks
@@ -14,9 +15,6 @@ from rosetta.selftest.child_process import Context
 from rosetta.selftest.feature_checks import FP8, TE, FeatureCheck
 from tests.support import required_modules
 from tests.support.fake_workload import FakeWorkload
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 H100 = DetectedGpu("NVIDIA H100 80GB HBM3", (9, 0))
 A100 = DetectedGpu("NVIDIA A100-SXM4-80GB", (8, 0))
@@ -174,8 +172,10 @@ def test_the_collective(
 
 
 @pytest.mark.slow
-def test_a_collective_over_virtual_devices(tmp_path: Path) -> None:
+def test_a_collective_over_virtual_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     required_modules.need_modules("jax")
+    # The child process does not look for modules in the current folder.
+    monkeypatch.setenv("PYTHONPATH", str(Path(rosetta.__file__).parents[1]))
     context = Context(tmp_path / "cache", lambda _: None)
     check = feature_checks.sum_over_all_devices(context, tmp_path, 8)
     assert dataclasses.replace(check, wall_s=0.0) == FeatureCheck(
