@@ -21,7 +21,7 @@ from builder.images.oci import reference
 from builder.release.nightly import report, stages
 from builder.release.nightly.nightly_run import GREEN_STATES, open_run
 from builder.release.nightly.stages import NightlyRequest
-from builder.release.publish import provenance, signing_key
+from builder.release.publish import provenance, signing_key, step_outputs
 from builder.upstream import checkout
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UserError
@@ -257,9 +257,7 @@ def _append_step_outputs(file: Path, nightly_run: NightlyRun, request: NightlyRe
     record = nightly_run.read_record(f"publish-{request.images[0].title}")
     if record is None or record.state != "ok":
         return
-    lines = [f"{name}={record.result[name]}\n" for name in ("repository", "digest")]
-    with open(file, "a", encoding="utf-8") as stream:
-        stream.writelines(lines)
+    step_outputs.append_publication(file, record.result)
 
 
 def _write_report(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder import __version__
 from builder.commands import image_options
 from builder.core import log, manifest
 from builder.core.accelerators import ACCELERATORS
@@ -12,6 +14,7 @@ from builder.core.command_context import Context, Result
 from builder.images.oci import oci_documents, reference
 from builder.images.registry.transport import Connection
 from builder.images.registry.upload import format_size
+from builder.release import release_version
 from builder.release.publish import (
     image_variants,
     platform_images,
@@ -19,6 +22,7 @@ from builder.release.publish import (
     publication,
     signed_statements,
     signing_key,
+    step_outputs,
     tags,
 )
 from builder.release.publish.publication import PublicationRequest
@@ -44,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="DISTRIBUTION|oci:DIR",
         help=(
-            "what to build and publish, or the image layout that has it; several layouts, each "
-            "with some architectures, are joined"
+            "what to build and publish, or the image layout that has it; several layouts, or a "
+            "folder of them, each with some architectures, are joined"
         ),
     )
     parser.add_argument(
@@ -78,6 +82,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     parser.add_argument(
+        "--release",
+        metavar="vX.Y.Z",
+        default="",
+        help=(
+            "publish the release of this tag in git, as X.Y.Z and X.Y and not as a nightly image; "
+            "the tag has to be that of the checkout's version"
+        ),
+    )
+    parser.add_argument(
         "--digest",
         metavar="sha256:HEX",
         default="",
@@ -102,6 +115,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URI",
         default=provenance.BUILDER,
         help=f"the builder that the provenance names (default: {provenance.BUILDER})",
+    )
+    parser.add_argument(
+        "--step-outputs",
+        metavar="FILE",
+        default="",
+        help=(
+            "append `repository=` and `digest=` of what was published to this file (GitHub's "
+            "outputs of a step)"
+        ),
     )
     parser.add_argument(
         "--accelerator",
@@ -152,6 +174,8 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         Connection(request.repository, "pull,push") as connection,
     ):
         data = publication.publish_image(connection, image, request, predicates, key)
+    if arguments.step_outputs:
+        step_outputs.append_publication(Path(arguments.step_outputs), data)
     return Result(data, _describe_publication(data))
 
 
@@ -193,6 +217,10 @@ def _read_request(arguments: argparse.Namespace) -> PublicationRequest:
     for name in arguments.tag:
         _check_tag(repository, name)
     _check_image_options(arguments)
+    if arguments.release:
+        _check_release_options(arguments)
+        names = release_version.list_image_tags(__version__)
+        return PublicationRequest(repository, date, names, version=__version__)
     return PublicationRequest(
         repository,
         date,
@@ -200,6 +228,19 @@ def _read_request(arguments: argparse.Namespace) -> PublicationRequest:
         arguments.digest,
         arguments.withdraw,
     )
+
+
+def _check_release_options(arguments: argparse.Namespace) -> None:
+    """Refuse a release of another version, and options that are for nightly images."""
+    release_version.check_git_tag(arguments.release)
+    for name in ("date", "tag", "digest", "withdraw"):
+        if getattr(arguments, name):
+            raise UserError(
+                "is not for a release, which has the tags of its version",
+                f"--{name}",
+                "leave it out, or leave --release out",
+                kind=CONFLICT,
+            )
 
 
 def _check_tag(repository: Reference, name: str) -> None:
@@ -294,7 +335,8 @@ def _describe_dry_run(
     ]
     suffix = image_variants.find_suffix(image.accelerator)
     names = [image_variants.add_suffix(name, suffix) for name in request.tags]
-    names = [tags.Position(request.date, suffix=suffix).tag, *names]
+    if not request.version:
+        names.insert(0, tags.Position(request.date, suffix=suffix).tag)
     data = {
         "repository": str(request.repository),
         "digest": image.index.digest,

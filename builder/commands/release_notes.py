@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder import __version__
+from builder.core import manifest
 from builder.core.command_context import Context, Result
-from builder.release import release_notes
+from builder.images.oci import reference
+from builder.release import release_notes, release_version
 from rosetta.core.atomic_files import write_atomic
-from rosetta.core.errors import DIFFERS, INVALID, UserError
+from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -24,8 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tag",
         nargs="?",
         metavar="TAG",
-        default=f"v{__version__}",
+        default=release_version.GIT_TAG,
         help="the tag of the release in git (default: v and the version of this checkout)",
+    )
+    parser.add_argument(
+        "--images",
+        metavar="HOST/NAMESPACE",
+        default="",
+        help="also list the images of the release in this registry and namespace",
     )
     parser.add_argument(
         "--write",
@@ -37,14 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
-    if arguments.tag != f"v{__version__}":
-        raise UserError(
-            f"this checkout is version {__version__}",
-            f"the tag {arguments.tag!r}",
-            f"check out that tag, or give v{__version__}",
-            kind=DIFFERS,
-            value=arguments.tag,
-        )
+    release_version.check_git_tag(arguments.tag)
     output = Path(arguments.write).absolute() if arguments.write else None
     if output and output.exists() and not output.is_file():
         raise UserError(
@@ -52,6 +53,10 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         )
     changelog = (context.root / release_notes.FILE).read_text(encoding="utf-8")
     notes = release_notes.read_notes(changelog, __version__)
+    if arguments.images:
+        registry = reference.parse_reference(arguments.images)
+        loaded = manifest.load(context.manifest_path)
+        notes += "\n\n" + release_notes.format_images(loaded, str(registry), __version__)
     if output:
         write_atomic(output, notes + "\n")
     return Result({"version": __version__, "notes": notes}, notes)

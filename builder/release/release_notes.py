@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
+from builder.release.publish import image_variants
 from rosetta.core.errors import INVALID, MISSING, UserError
+
+if TYPE_CHECKING:
+    from builder.core.manifest import Manifest
 
 FILE = "CHANGELOG.md"
 UNRELEASED = "Unreleased"
@@ -51,6 +56,23 @@ def read_notes(changelog: str, version: str) -> str:
 def read_versions(changelog: str) -> list[str]:
     """Return the released versions of a changelog, newest first."""
     return list(_sections(changelog))
+
+
+def format_images(manifest: Manifest, registry: str, version: str) -> str:
+    """Return a section with the images of a version.
+
+    Args:
+        manifest: The manifest, which lists the distributions and their accelerators.
+        registry: The registry and the namespace, such as ghcr.io/OWNER.
+        version: The version.
+    """
+    lines = ["### Images", ""]
+    for name, distribution in manifest.distributions.items():
+        suffixes = [
+            image_variants.find_suffix(accelerator) for accelerator in distribution.accelerators
+        ]
+        lines += [f"- `{registry}/{name}:{version}{suffix}`" for suffix in suffixes]
+    return "\n".join(lines)
 
 
 def _sections(changelog: str) -> dict[str, str]:

@@ -80,7 +80,8 @@ def collect_images(
     Args:
         context: The context of the builder's command.
         options: The options of a build.
-        names: One distribution, which is built, or any number of oci:DIR.
+        names: One distribution, which is built, or any number of oci:DIR. DIR is a layout, or a
+            folder with a layout for each of some architectures.
 
     Raises:
         UserError: the images must not be published.
@@ -88,7 +89,8 @@ def collect_images(
     loaded = manifest.load(context.manifest_path)
     if all(name.startswith("oci:") for name in names):
         folders = [Path(name.removeprefix("oci:")).absolute() for name in names]
-        return read_layouts(loaded, folders)
+        layouts = [place for folder in folders for place in _find_layouts(folder)]
+        return read_layouts(loaded, layouts)
     if len(names) == 1:
         return _build_images(context, loaded, options, names[0])
     raise UserError(
@@ -96,6 +98,12 @@ def collect_images(
         " ".join(names),
         "give one distribution, or oci:DIR for each architecture",
     )
+
+
+def _find_layouts(folder: Path) -> list[Path]:
+    """Return the layouts in a folder, or the folder if it is a layout, or has none."""
+    marks = [] if (folder / "index.json").exists() else sorted(folder.glob("*/index.json"))
+    return [mark.parent for mark in marks] or [folder]
 
 
 def _build_images(

@@ -20,7 +20,7 @@ from builder.release.publish import (
     tags,
     verification,
 )
-from rosetta.core.errors import CONFLICT, MISSING, UserError
+from rosetta.core.errors import CONFLICT, EXISTS, MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,6 +45,8 @@ class PublicationRequest:
         digest: The published image that the tags move to, or "" for a new image.
         withdraw: The digest of a publisher that will not come back, whose claims on the day are
             withdrawn; or "".
+        version: The version whose release this is, or "" for a nightly image. A release gets no
+            nightly tag. The first of its tags is that of the version, and never moves.
     """
 
     repository: Reference
@@ -52,6 +54,7 @@ class PublicationRequest:
     tags: tuple[str, ...]
     digest: str = ""
     withdraw: str = ""
+    version: str = ""
 
 
 def make_predicates(
@@ -118,25 +121,29 @@ def publish_image(
     names = [image_variants.add_suffix(name, suffix) for name in request.tags]
     position = tags.Position(request.date, suffix=suffix)
     previous = _read_previous_tags(connection, names, image.distribution)
+    if request.version:
+        _refuse_other_release(connection, names[0], previous, index.digest)
     moved, _, total = image_push.upload_image(connection, image.blob_path, index)
     _sign_index(connection, image, predicates, key)
     document = download.read_document(connection, index.digest)
     check_publication(connection, document, key)
     if request.withdraw:
         tags.withdraw_claims(connection, position, request.withdraw)
-    _put_nightly_tag(connection, position, document, key)
+    own_tags = [] if request.version else [position.tag]
+    if own_tags:
+        _put_nightly_tag(connection, position, document, key)
     today = tags.read_today()
     to_move, held = _choose_tags(connection, position, names, index.digest, today)
     signed_releases.move_tags(connection, document, to_move, key, today)
-    reader = signed_releases.ReleaseReader(connection, key.public)
-    statements = reader.read_statements(index.digest)
-    signed_releases.check_tags(reader, document, [position.tag], statements)
+    if own_tags:
+        reader = signed_releases.ReleaseReader(connection, key.public)
+        signed_releases.check_tags(reader, document, own_tags, reader.read_statements(index.digest))
     return {
         "repository": str(request.repository),
         "digest": index.digest,
         "title": image.title,
         "date": request.date,
-        "tags": [position.tag, *to_move],
+        "tags": [*own_tags, *to_move],
         "held": held,
         "previous": previous,
         "moved": moved,
@@ -173,6 +180,21 @@ def _put_nightly_tag(
         signed_releases.sign_release(connection, index, position, [position.tag], key)
 
     tags.put_nightly_tag(connection, position, index.data, sign_release)
+
+
+def _refuse_other_release(
+    connection: Connection, tag: str, previous: Mapping[str, str], digest: str
+) -> None:
+    """Raise UserError if the tag of a version is another image already."""
+    published = previous.get(tag, digest)
+    if published != digest:
+        raise UserError(
+            f"{tag} is already {published[:19]}…, and never moves",
+            str(connection.reference),
+            "release a new version",
+            kind=EXISTS,
+            value=tag,
+        )
 
 
 def _choose_tags(

@@ -40,11 +40,11 @@ WRITES = {
     ("nightly", "publish"): {"packages", "id-token", "attestations"},
     ("nightly", "page"): {"pages", "id-token"},
     ("verified", "promote"): {"packages"},
-    ("release", "notes"): {"contents"},
-    ("release", "release"): {"packages", "id-token"},
+    ("release", "publish"): {"packages", "id-token", "attestations"},
+    ("release", "page"): {"contents"},
 }
 RUNNER = {"GITHUB_OUTPUT": "/runner/outputs"}  # what the runner sets, beside the variables of a job
-SECRETS = {("nightly", "publish"), ("verified", "promote"), ("release", "release")}
+SECRETS = {("nightly", "publish"), ("verified", "promote"), ("release", "publish")}
 
 
 def _program(name: str) -> str:
@@ -73,15 +73,9 @@ def _rows(job: dict[str, Any]) -> list[dict[str, str]]:
 def _filled(text: str, row: dict[str, str]) -> str:
     """An expression as it would come out: of the matrix its value, of anything else something of the right form."""
     text = re.sub(r"\$\{\{ matrix\.(\w+) \}\}", lambda found: row[found[1]], text)
-    text = text.replace("${{ inputs.reference }}", f"ghcr.io/a/b@sha256:{'0' * 64}").replace(
-        "${{ inputs.repository }}", "ghcr.io/a/b"
-    )
+    text = text.replace("${{ inputs.reference }}", f"ghcr.io/a/b@sha256:{'0' * 64}")
     text = text.replace("${{ inputs.accept_not_run }}", "collective")
-    text = (
-        text.replace("${{ inputs.digest }}", f"sha256:{'0' * 64}")
-        .replace("${{ inputs.version }}", "v1")
-        .replace("${{ github.repository }}", "a/b")
-    )
+    text = text.replace("${{ github.repository }}", "a/b")
     return re.sub(r"\$\{\{ [^}]+ \}\}", "https://example.com", text)
 
 
@@ -188,7 +182,7 @@ def test_a_job_that_signs_with_its_identity_is_protected_and_has_cosign() -> Non
         for name, key, job in JOBS
         if any("cosign sign" in step.get("run", "") for step in job["steps"])
     }
-    assert set(signing) == {("nightly", "publish"), ("release", "release")}
+    assert set(signing) == {("nightly", "publish"), ("release", "publish")}
     for (name, key), steps in signing.items():
         job = WORKFLOWS[name]["jobs"][key]
         assert job["environment"] == "publish"
@@ -204,9 +198,11 @@ def test_the_documented_identity_is_that_of_the_workflows_that_sign() -> None:
     page = (ROOT / "docs/how-to/publish-images.md").read_text()
     (pattern,) = set(re.findall(r"--certificate-identity-regexp '([^']+)'", page))
     identity = "https://github.com/OWNER/rosetta/.github/workflows/{}@refs/heads/main"
+    released = identity.replace("refs/heads/main", "refs/tags/v0.3.0")
+    signing = {identity.format("nightly.yml"), released.format("release.yml")}
     for file in FILES:
-        signs = "cosign sign" in file.read_text()
-        assert bool(re.search(pattern, identity.format(file.name))) == signs, file.name
+        for name in (identity.format(file.name), released.format(file.name)):
+            assert bool(re.search(pattern, name)) == (name in signing), name
     for other in (
         identity.format("nightly.yml").replace("OWNER", "OTHER"),
         identity.format("nightly.yml").replace("main", "mine"),
@@ -238,12 +234,13 @@ def test_a_pull_request_meets_pinned_sources_no_secret_and_no_cache() -> None:
     assert "actions/cache" not in "".join(file.read_text() for file in FILES)
 
 
-def test_the_night_builds_and_publishes_all_that_the_manifest_lists_each_on_its_own_kind_of_machine() -> (
-    None
-):
+@pytest.mark.parametrize("name", ["nightly", "release"])
+def test_all_that_the_manifest_lists_is_built_and_published_each_on_its_own_kind_of_machine(
+    name: str,
+) -> None:
     shipped = manifest.load(ROOT / "manifest.yaml")
     listed = stages.list_images(shipped)
-    rows = _rows(WORKFLOWS["nightly"]["jobs"]["image"])
+    rows = _rows(WORKFLOWS[name]["jobs"]["image"])
     assert {
         ImageTarget(row["distribution"], row["accelerator"], row["architecture"]) for row in rows
     } == set(listed)
@@ -254,9 +251,18 @@ def test_the_night_builds_and_publishes_all_that_the_manifest_lists_each_on_its_
     }
     titles = [
         f"{row['distribution']}-{row['accelerator']}"
-        for row in _rows(WORKFLOWS["nightly"]["jobs"]["publish"])
+        for row in _rows(WORKFLOWS[name]["jobs"]["publish"])
     ]
     assert titles == list(dict.fromkeys(image.title for image in listed))
+
+
+def test_a_release_is_published_after_every_image_was_built_and_trained_in() -> None:
+    jobs = WORKFLOWS["release"]["jobs"]
+    needs = {key: job.get("needs") for key, job in jobs.items()}
+    assert needs == {"notes": None, "image": "notes", "publish": "image", "page": "publish"}
+    assert not any("if" in job for job in jobs.values()), "a job that failed stops what follows"
+    verbs = [command.split()[2] for command, _ in _commands(jobs["image"]) if "build.py" in command]
+    assert verbs == ["--distribution", "--distribution", "verify"]
 
 
 def test_a_red_job_of_the_night_stops_no_other() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from builder import __version__, cli
+from builder.core import manifest
 from builder.release import release_notes
 from rosetta.core import errors
 from rosetta.core.errors import UserError
@@ -77,6 +79,26 @@ def test_the_changelog_has_notes_of_the_version_of_this_checkout(
     file = tmp_path / "new" / "notes.md"
     assert cli.main(["release-notes", f"v{__version__}", "--write", str(file)]) == 0
     assert capsys.readouterr().out == file.read_text(encoding="utf-8")
+
+
+def test_the_notes_list_the_image_of_each_distribution_and_accelerator(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["release-notes", "--images", "ghcr.io/me"]) == 0
+    listed = re.findall(r"^- `(ghcr\.io/me/.+)`$", capsys.readouterr().out, re.MULTILINE)
+    shipped = manifest.load(ROOT / "manifest.yaml")
+    assert len(listed) == sum(len(each.accelerators) for each in shipped.distributions.values())
+    start = f"ghcr.io/me/t5x:{__version__}"
+    assert [name for name in listed if "/t5x:" in name] == [
+        f"{start}-cpu",
+        f"{start}-cuda12",
+        start,
+    ]
+
+
+def test_a_registry_that_is_not_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["release-notes", "--images", "ghcr.io/Me", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["value"]
 
 
 def test_another_tag_than_that_of_the_version_is_refused(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from builder import __version__
 from builder.core.command_context import Result
 from builder.images.oci import layout
 from builder.images.registry import transport
 from builder.release.publish.tags import TagTakenError
+from rosetta.core import errors
 from rosetta.core.errors import UserError
 from tests.support import published_project
 from tests.support.image_registry import Fault
@@ -173,3 +176,63 @@ def test_two_publishers_at_once(project: Project, served: Served) -> None:
     assert [
         path for path in served.sent("PUT") if any(digest[7:] in path for digest in layers)
     ] == []
+
+
+def publish_release(
+    project: Project, served: Served, *places: str, version: str = __version__
+) -> tuple[int, dict[str, Any]]:
+    """Publish layouts as the release of a version."""
+    to = f"{served.host}/team/thing"
+    return project.run("publish", *places, "--to", to, "--release", f"v{version}")
+
+
+def test_a_release_has_the_tags_of_its_version_and_no_nightly_tag(
+    project: Project, served: Served, tmp_path: Path
+) -> None:
+    """The layouts of the architectures are in one folder, as a workflow collects them."""
+    for architecture in published_project.BOTH:
+        place = project.layout(architectures=(architecture,))
+        shutil.copytree(place.removeprefix("oci:"), tmp_path / "release" / architecture)
+    outputs = tmp_path / "outputs"
+    options = ("--step-outputs", str(outputs))
+    status, document = publish_release(project, served, f"oci:{tmp_path}/release", *options)
+    assert status == 0, document
+    digest = document["result"]["digest"]
+    assert outputs.read_text() == f"repository={served.host}/team/thing\ndigest={digest}\n"
+    series = __version__.rpartition(".")[0]
+    tags = [tag.removesuffix("-cpu") for tag in document["result"]["tags"]]
+    assert tags == [__version__, series]
+    pullable = published_project.list_pullable_tags(served)
+    assert not any(tag.startswith(("nightly-", "latest")) for tag in pullable)
+    for tag in document["result"]["tags"]:
+        status, verified = project.run("verify-published", f"{served.host}/team/thing:{tag}")
+        assert status == 0, verified
+    again = publish_release(project, served, f"oci:{tmp_path}/release")
+    assert again[0] == 0, "the same image may be published again"
+
+
+def test_the_tag_of_a_version_never_moves(project: Project, served: Served) -> None:
+    status, first = publish_release(project, served, project.layout())
+    assert status == 0, first
+    project.lock({"helper": "1.0", "other": "3.0"})
+    status, document = publish_release(project, served, project.layout())
+    assert (status, document["error"]["kind"]) == (2, errors.EXISTS)
+    for tag in first["result"]["tags"]:
+        assert served.tag("team/thing", tag) == first["result"]["digest"]
+
+
+def test_a_release_of_another_version_is_refused(project: Project, served: Served) -> None:
+    status, document = publish_release(project, served, project.layout(), version="0.0.1")
+    assert (status, document["error"]["kind"]) == (2, errors.DIFFERS)
+    assert not published_project.list_pullable_tags(served)
+
+
+@pytest.mark.parametrize("option", ["--date", "--tag", "--digest"])
+def test_a_release_takes_no_option_of_nightly_images(
+    project: Project, served: Served, option: str
+) -> None:
+    values = {"--date": DAY, "--tag": "mine", "--digest": f"sha256:{'0' * 64}"}
+    place = [] if option == "--digest" else [project.layout()]
+    more = ["--tag", "mine"] if option == "--digest" else []
+    status, document = publish_release(project, served, *place, option, values[option], *more)
+    assert (status, document["error"]["kind"]) == (2, errors.CONFLICT)
