@@ -194,7 +194,7 @@ class Project:
         (self.folder / "locks/line/common.in").write_text("helper\n")
         self.lock({"helper": "1.0", "other": "2.0"})
         self.base(libc6="2.41-1", bash="5.2-1")
-        self.keys = {name: _make_key_pair(self.folder, name) for name in ("ours", "theirs")}
+        self.keys = {name: make_key_pair(self.folder, name) for name in ("ours", "theirs")}
 
     @property
     def manifest(self) -> Path:
@@ -405,8 +405,8 @@ bases:
         )
 
 
-def _make_key_pair(folder: Path, name: str) -> Path:
-    """A pair of keys, NAME.pem and NAME.pub."""
+def make_key_pair(folder: Path, name: str) -> Path:
+    """Write a pair of keys, NAME.pem and NAME.pub; return their path without the suffix."""
     made = ec.generate_private_key(ec.SECP256R1())
     place = folder / name
     plain = made.private_bytes(

@@ -161,7 +161,7 @@ def test_without_a_key_or_anything_to_publish(project: Project, local: Served) -
 
 def test_built_published_and_reproduced_elsewhere(tmp_path: Path) -> None:
     """From a distribution's name to its tags; then another home with an empty cache makes the published digest again from the lock in the image."""
-    keys = published_project._make_key_pair(tmp_path, "ours")
+    keys = published_project.make_key_pair(tmp_path, "ours")
     with (
         package_index.serve_index() as index,
         published_project.serve_registry("docker-registry", tmp_path) as served,

@@ -1,0 +1,131 @@
+"""The first command that people run: T5X's script for one machine, in an image that is published.
+
+The image is built from the real sources, published in a registry that the test starts, and pulled
+and run by a real Docker. There is no GPU, so the script trains on the CPU.
+
+ROSETTA_MIRROR=DIR python build.py test --no-lint tests/upstream/test_published_image.py
+
+By default the image is the one for the newest CUDA version, and takes 20 GB of disk. With
+ROSETTA_TEST_ACCELERATOR=cpu it is the one for CPUs, which takes 8 GB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builder.core.accelerators import NEWEST_CUDA
+from builder.release.publish import image_variants
+from rosetta.core import run_folders
+from tests.support import container_engines, corpora, image_registry, published_project
+from tests.support.shipped_sources import ROOT
+from tests.upstream.test_bump import mirror
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["mirror"]  # a fixture
+pytestmark = pytest.mark.upstream
+
+ACCELERATOR = os.environ.get("ROSETTA_TEST_ACCELERATOR", NEWEST_CUDA)
+STEPS = 60
+
+
+@contextlib.contextmanager
+def serve_registry(folder: Path) -> Iterator[str]:
+    """Yield the address of a registry that keeps its images in a folder."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    config = {
+        "version": 0.1,
+        "log": {"level": "error"},
+        "storage": {"filesystem": {"rootdirectory": str(folder / "data")}},
+        "http": {"addr": address},
+    }
+    (folder / "config.json").write_text(json.dumps(config), encoding="ascii")
+    program = image_registry.find_registry_program()
+    process = subprocess.Popen([program, "serve", str(folder / "config.json")])
+    try:
+        for _ in range(100):
+            with contextlib.suppress(urllib.error.URLError):
+                urllib.request.urlopen(f"http://{address}/v2/")
+                break
+            time.sleep(0.1)
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def publish_t5x(repository: str, folder: Path, mirror: str) -> None:
+    """Build T5X for this machine's architecture and publish it."""
+    for name in ("patches", "overlay", "locks"):
+        shutil.copytree(ROOT / name, folder / name)
+    text = (ROOT / "manifest.yaml").read_text(encoding="utf-8")
+    line = next(line for line in text.splitlines() if line.startswith("  t5x: {line: current"))
+    own = line.replace("[amd64, arm64]", f"[{container_engines.HERE}]")
+    (folder / "manifest.yaml").write_text(text.replace(line, own), encoding="utf-8")
+    key = published_project.make_key_pair(folder, "key").with_suffix(".pem")
+    argv = [sys.executable, "build.py", "publish", "t5x", "--to", repository, "--key", str(key)]
+    argv += ["--accelerator", ACCELERATOR, "--transformer-engine", "no"]
+    argv += ["--manifest", str(folder / "manifest.yaml"), "--mirror", mirror]
+    subprocess.run(argv, cwd=ROOT, check=True, timeout=3000)
+
+
+def test_the_script_for_one_machine_trains_in_the_published_image(
+    tmp_path: Path, mirror: str
+) -> None:
+    container_engines.need_engine("docker")
+    tag = f"latest{image_variants.find_suffix(ACCELERATOR)}"
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (tmp_path / "registry").mkdir()
+    (runs / "text.txt").write_text("\n".join(corpora.make_sentences(1500)), encoding="utf-8")
+    with serve_registry(tmp_path / "registry") as address:
+        (tmp_path / "copy").mkdir()
+        publish_t5x(f"{address}/owner/t5x", tmp_path / "copy", mirror)
+        image = f"{address}/owner/t5x:{tag}"
+        subprocess.run(["docker", "pull", "--quiet", image], check=True, timeout=1800)
+        # The corpus and the size of the run replace the Pile and its 10,000 steps.
+        settings = {
+            "JAX_PLATFORMS": "cpu",
+            "DATA": "text:/runs/text.txt",
+            "VOCAB": "byte",
+            "TRAIN_STEPS": STEPS,
+            "ENC_SL": 64,
+            "DEC_SL": 32,
+            "LEARNING_RATE": 5e-3,
+            "WARMUP_STEPS": 10,
+        }
+        argv = ["docker", "run", "--rm", "--network=none", "-v", f"{runs}:/runs"]
+        argv += [f"--env={name}={value}" for name, value in settings.items()]
+        words = "bash singlenode_pretrain_pile.sh tiny float32 1 8 /runs/logs /runs/model"
+        try:
+            done = subprocess.run(
+                [*argv, image, *words.split()],
+                capture_output=True,
+                text=True,
+                timeout=1800,
+                check=False,
+            )
+        finally:
+            subprocess.run(["docker", "image", "rm", "--force", image], check=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert run_folders.list_checkpoint_steps(str(runs / "model"))[-1] == STEPS
+    lines = (runs / "model/progress.jsonl").read_text(encoding="utf-8").splitlines()
+    loss = json.loads(lines[-1])["loss"]
+    assert loss < 0.8 * math.log(384), "a guess among the 384 pieces of the vocabulary of bytes"
