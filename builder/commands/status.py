@@ -107,9 +107,10 @@ def _write_page(
 def _format_summary(content: PageContent, output: Path, night_count: int) -> str:
     """Return for people the verdict on each title, the JAX of each line, and the page's path."""
     lines = []
+    width = max((len(status.title) for status in content.titles), default=0) + 2
     for status in content.titles:
         last_green = f"last green {status.last_green}" if status.last_green else "never green"
-        lines.append(f"{status.title:<14}{status.verdict:<7}{last_green}")
+        lines.append(f"{status.title:<{width}}{status.verdict:<7}{last_green}")
     lines += [f"line {status.name}: JAX {status.jax}" for status in content.lines]
     lines.append(
         f"{output / 'index.html'} shows {format_count(night_count, 'night')}, the newest of "

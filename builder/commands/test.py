@@ -78,6 +78,12 @@ INSIDE_TESTS = {
         "tests/upstream/test_pax_switches.py",
         "tests/upstream/test_slurm.py",
     ),
+    "env:build/quickstart/t5x-next": (
+        "tests/unit/rosetta/core/test_xla_flags.py",
+        "tests/unit/rosetta/presets/test_flag_check.py",
+        "tests/upstream/test_t5x_scripts.py",
+    ),
+    "env:build/quickstart/pax-next": ("tests/upstream/test_pax_scripts.py",),
 }
 
 
