@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import shlex
 
-# The settings of a tiny model, by framework.
+# The settings of a tiny model, by framework. T5's lengths are short, because a CPU is slow.
 _COMMANDS = {
-    "t5x": "rosetta run t5x-tiny TRAIN_STEPS=100 MODEL_DIR=/tmp/tiny",
+    "t5x": "rosetta run t5x-tiny TRAIN_STEPS=100 ENC_SL=64 DEC_SL=32 MODEL_DIR=/tmp/tiny",
     "pax": (
         "rosetta pax train CONFIG=rosetta.pax.gpt.Tiny NUM_GPUS=1 MAX_STEPS=100 LOG_DIR=/tmp/tiny"
     ),

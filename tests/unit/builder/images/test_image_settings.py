@@ -181,7 +181,7 @@ def test_settings_and_entries(record: dict[str, Any], place: str) -> None:
 def test_the_banner_says_what_is_in_it() -> None:
     text = image_settings.format_banner(RECORD, VERSIONS)
     command = (
-        "  rosetta run t5x-tiny TRAIN_STEPS=100 MODEL_DIR=/tmp/tiny "
+        "  rosetta run t5x-tiny TRAIN_STEPS=100 ENC_SL=64 DEC_SL=32 MODEL_DIR=/tmp/tiny "
         "DATA=text:/opt/rosetta/LICENSES/rosetta"
     )
     assert command in text.splitlines()
