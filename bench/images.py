@@ -1,17 +1,19 @@
-"""Compare how long an image takes to build here and with a plain Dockerfile.
+"""Compare an edit of one line in rosetta/, up to an image in Docker, with `docker build`.
 
-    .venv/bin/python bench/images.py --distribution t5x --accelerator cuda13 [--mirror DIR]
-        [--engine docker] [--runs 1]
+    .venv/bin/python bench/images.py --distribution t5x [--accelerator cpu] [--mirror DIR]
+        [--pairs 5]
 
-The RUN step of the plain Dockerfile installs the same locked wheels with pip, in the same engine.
-Both builds start from the same base, which is already in the engine, and from wheels on this disk:
-ours from uv's cache, pip's from a folder of wheel files. Both end with a tagged image in the
-engine. Images are made without Transformer Engine.
+Ours is `build.py build --output image:NAME`. The other way is a well-ordered Dockerfile: the locked
+packages first, the patched sources after them, and rosetta/ as the last step. `docker build` has
+all steps but the last one in its cache, so an edit repeats `COPY rosetta/` only. The layers of the
+packages in the Dockerfile's image are those of our own image; no edit changes them.
 
-`plain` copies the sources before its RUN step, because it would read the requirements from them.
-`plain_last` copies the sources after that step, which is only possible if the requirements are
-known before. Each ratio is the plain way's time divided by ours; the runs alternate. The disk needs
-room for the wheels and for four times the image.
+Each pair has one edit, of another file in each pair. Both ways build it, in alternating order. The
+time ends when the image has its name in Docker. A container of each image then shows that the image
+has the edit; this is not timed. A ratio is our time divided by that of `docker build`.
+
+The Dockerfile does less: our image also has bytecode and shell completion of the edited package,
+and lock.json with the digests of all layers.
 """
 
 from __future__ import annotations
@@ -24,170 +26,138 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from bench.builder import ROOT, copy_checkout, edit_patch, time_command
-from builder.core import manifest
+from bench.builder import ROOT, copy_checkout, time_command
+from builder.core import cache_folder
 from builder.core.cache import Cache
 from builder.core.command_context import Context
-from builder.images.base import base_image, interpreter
-from builder.images.engines.container_engine import choose_engine
+from builder.images import image_target
+from builder.images.engines.docker import Docker
 from builder.images.oci import oci_documents
-from builder.packages import lock_file, uv
+from builder.pipeline import image_output
 
-# The two gaps are for the COPY instruction: before the RUN step, or after it.
-DOCKERFILE = """ARG BASE
-FROM ${BASE}
-%s
-RUN --mount=type=bind,source=wheels,target=/wheels --mount=type=bind,source=pip,target=/pip \\
-    PYTHONPATH=/pip python3 -m pip install --quiet --no-index --find-links /wheels \
---no-deps --prefix /opt/env -r /pip/requirements.txt
-%s
+DOCKERFILE = """ARG PACKAGES
+FROM ${PACKAGES}
+COPY sources/ /opt/
+COPY rosetta/ /opt/rosetta/rosetta/
 """
-COPY = "COPY sources/ /opt/"
-PLATFORMS = (
-    *(f"manylinux_{version}_x86_64" for version in ("2_28", "2_27", "2_26", "2_24", "2_17")),
-    *(f"manylinux_{version}_x86_64" for version in ("2_12", "2_5")),
-    "manylinux2014_x86_64",
-    "manylinux2010_x86_64",
-    "manylinux1_x86_64",
-    "linux_x86_64",
-)
-
-
-def download_wheels(arguments: argparse.Namespace, folder: Path, python: Any) -> None:
-    """Fill a folder with what a plain build would have in its cache.
-
-    Args:
-        arguments: The command line.
-        folder: Gets the folder `wheels` with the wheels of the lock, and the folder `pip` with pip
-            and its requirements.
-        python: The interpreter of the image.
-    """
-    (folder / "wheels").mkdir()
-    lock = ROOT / "locks" / f"{arguments.distribution}-{arguments.accelerator}.txt"
-    markers = lock_file.marker_environment(python.version, python.full, "amd64")
-    pins = [pin for pin in lock_file.read_lock(lock) if pin.applies_to(markers)]
-    sdists = {entry.name for entry in manifest.load(ROOT / "manifest.yaml").sdists}
-    time_command(
-        [uv.find_program(), "pip", "install", "-q", "--target", str(folder / "pip"), "pip"],
-        env=uv.make_environment(),
-    )
-    hashed = "".join(pin.requirement_lines() for pin in pins if pin.name not in sdists)
-    (folder / "pip/hashed.txt").write_text(hashed)
-    requirements = "".join(f"{pin.name}=={pin.version}\n" for pin in pins)
-    (folder / "pip/requirements.txt").write_text(requirements)
-    pip = [sys.executable, "-m", "pip"]
-    environment = {"PYTHONPATH": str(folder / "pip")}
-    download = [*pip, "download", "-q", "--no-deps", "--only-binary", ":all:"]
-    download += ["--python-version", python.version, "--dest", str(folder / "wheels")]
-    for platform in PLATFORMS:
-        download += ["--platform", platform]
-    download += ["--require-hashes", "-r", str(folder / "pip/hashed.txt")]
-    time_command(download, env=environment)
-    for pin in pins:
-        if pin.name in sdists:  # pip would build this wheel in each run, which is not compared
-            make_wheel = [*pip, "wheel", "-q", "--no-deps", "--wheel-dir", str(folder / "wheels")]
-            time_command([*make_wheel, f"{pin.name}=={pin.version}"], env=environment)
-
-
-def load_base(context: Context, arguments: argparse.Namespace, engine: Any, tag: str) -> Any:
-    """Load the base into the engine, and return the base's interpreter."""
-    loaded = manifest.load(context.manifest_path)
-    line = loaded.distribution(arguments.distribution).line
-    bases = base_image.resolve_bases(context, loaded, line, "", ["amd64"], "", "zstd")
-    base = oci_documents.make_image(
-        "amd64",
-        bases["amd64"].layers,
-        "2026-01-01T00:00:00Z",
-        {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
-        {},
-    )
-    engine.load(context.cache, oci_documents.make_index([base], {}), tag)
-    return interpreter.ensure_interpreter(context.cache, bases)
+# Files of different packages, below rosetta/. The builder itself imports the last one.
+EDITED = ("t5x/network.py", "nn/attention.py", "pax/gpt.py", "launch/slurm.py", "core/errors.py")
+TAGS = {name: f"localhost/rosetta-bench:{name}" for name in ("packages", "ours", "docker_build")}
 
 
 class Comparison:
-    """The two ways to build the image, and the seconds that each build took."""
+    """The two ways to build the image, each with its own copy of what is edited."""
 
-    def __init__(
-        self, arguments: argparse.Namespace, scratch: Path, context: Context, engine: Any
-    ) -> None:
-        self.arguments, self.scratch, self.context, self.engine = (
-            arguments,
-            scratch,
-            context,
-            engine,
-        )
-        names = ("base", "ours", "plain", "plain_last")
-        self.tags = {name: f"localhost/rosetta-bench:{name}" for name in names}
-        self.plain = scratch / "plain"
-        self.plain.mkdir()
-        (self.plain / "plain.Dockerfile").write_text(DOCKERFILE % (COPY, ""))
-        (self.plain / "plain_last.Dockerfile").write_text(DOCKERFILE % ("", COPY))
-        self.seconds: dict[str, list[float]] = {}
+    def __init__(self, arguments: argparse.Namespace, scratch: Path) -> None:
+        """Copy the checkout, build our image once, and prepare the context of `docker build`."""
+        self.engine = Docker()
+        self.checkout = copy_checkout(scratch / "checkout")
+        self.context = scratch / "context"
+        self.image_ids: set[str] = set()
+        self._arguments = arguments
+        self.build("ours")
+        self._load_packages()
+        (self.context / "sources").mkdir(parents=True)
+        (self.context / "Dockerfile").write_text(DOCKERFILE)
+        shutil.copytree(self.checkout / "rosetta", self.context / "rosetta")
+        self._copy_patched_sources()
+        self.build("docker_build")
 
-    def run_turn(self, number: int) -> None:
-        """Build the image in each way: from nothing, and after one edit."""
-        cache = self.scratch / f"cache-{number}"
-        shutil.copytree(self.context.cache.root, cache, copy_function=os.link, symlinks=True)
-        self._build_ours("cold", cache)
-        if not (self.plain / "sources").exists():
-            self._copy_patched_sources(cache)
-        self._build_ours("nothing_changed", cache)
-        edit_patch(self.context.root, self.arguments.distribution, number)
-        self._build_ours("pin", cache)
-        shutil.rmtree(cache)
-        for name in ("plain", "plain_last") if self.arguments.last else ("plain",):
-            self._build_plain(name, "cold", "--no-cache")
-            edited = next((self.plain / "sources").rglob("*.py"))
-            edited.write_text(edited.read_text() + f"# edit {number}\n")
-            self._build_plain(name, "pin")
-            self.engine.remove([self.tags[name]])
-        self.engine.remove([self.tags["ours"]])
-        subprocess.run(["docker", "builder", "prune", "-af"], capture_output=True, check=False)
+    def build(self, way: str) -> float:
+        """Build the image in one way, and return the seconds that the build took."""
+        if way == "ours":
+            seconds = time_command(self._make_command(), cwd=self.checkout)
+        else:
+            command = ["docker", "build", "--quiet", "--network", "none", "--tag", TAGS[way]]
+            command += ["--build-arg", f"PACKAGES={TAGS['packages']}", str(self.context)]
+            seconds = time_command(command, env={"DOCKER_BUILDKIT": "1"})
+        self.image_ids.add(self.engine.find_digest(TAGS[way]))
+        return seconds
 
-    def compute_ratios(self) -> dict[str, float]:
-        """Return the median seconds of the plain ways, divided by ours."""
-        medians = {name: statistics.median(values) for name, values in self.seconds.items()}
-        return {
-            f"{name}_{case}": round(medians[f"{name}_{case}"] / medians[f"ours_{case}"], 2)
-            for name in ("plain", "plain_last")
-            for case in ("cold", "pin")
-            if f"{name}_{case}" in medians
-        }
+    def edit(self, name: str, text: str) -> None:
+        """Append a line to a file of rosetta/ in both copies."""
+        for root in (self.checkout, self.context):
+            with open(root / "rosetta" / name, "a", encoding="utf-8") as file:
+                file.write(f"{text}\n")
 
-    def _build_ours(self, case: str, cache: Path) -> None:
-        arguments = self.arguments
-        command = ["python3", "build.py", "--distribution", arguments.distribution]
+    def require_edit(self, way: str, name: str, text: str) -> None:
+        """End the program if a container of the image does not have the edit."""
+        command = ["docker", "run", "--rm", "--network", "none", "--entrypoint", "grep"]
+        time_command([*command, TAGS[way], "-q", text, f"/opt/rosetta/rosetta/{name}"])
+
+    def remove_images(self) -> None:
+        """Remove all images that the benchmark made."""
+        self.engine.remove([*TAGS.values(), *sorted(self.image_ids - {""})])
+
+    def _make_command(self) -> list[str]:
+        arguments = self._arguments
+        # sys.executable is that of the builder's environment; users start build.py with another.
+        python = os.path.realpath(sys.executable)
+        command = [python, "build.py", "build", "--distribution", arguments.distribution]
         command += ["--accelerator", arguments.accelerator, "--transformer-engine", "no"]
-        command += ["--engine", arguments.engine, "--output", f"image:{self.tags['ours']}"]
-        command += ["--platform", "linux/amd64"]
-        if arguments.mirror:
-            command += ["--mirror", arguments.mirror]
-        environment = {"ROSETTA_CACHE": str(cache)}
-        self._note(f"ours_{case}", time_command(command, env=environment, cwd=self.context.root))
+        command += ["--engine", "docker", "--output", f"image:{TAGS['ours']}"]
+        return command + (["--mirror", arguments.mirror] if arguments.mirror else [])
 
-    def _build_plain(self, name: str, case: str, *options: str) -> None:
-        command = ["buildah", "bud", "-q", "--isolation", "chroot", "--layers"]
-        if self.arguments.engine == "docker":
-            command = ["docker", "build", "-q", "--network", "none"]
-        command += [*options, "-f", str(self.plain / f"{name}.Dockerfile")]
-        command += ["--build-arg", f"BASE={self.tags['base']}", "-t", self.tags[name]]
-        seconds = time_command([*command, str(self.plain)], env={"DOCKER_BUILDKIT": "1"})
-        self._note(f"{name}_{case}", seconds)
+    def _load_packages(self) -> None:
+        """Load the layers of the packages as the image that the Dockerfile begins with."""
+        cache = Cache(cache_folder.default_root())
+        context = Context(self.checkout, self.checkout / "manifest.yaml", cache)
+        options = image_output.Options(
+            self._arguments.accelerator, engine="docker", transformer_engine="no"
+        )
+        target = image_target.Output("image", TAGS["ours"])
+        notes = image_output.open_notes(context, self._arguments.distribution, options, target)
+        found = notes.find()
+        if found is None:
+            sys.exit("the builder has no notes of the image that it has just built")
+        ((architecture, lower),) = found.by_architecture.items()
+        names = [layer.name for layer in lower.layers]
+        layers = lower.layers[: names.index("sources")]
+        image = oci_documents.make_image(
+            architecture, layers, "2026-01-01T00:00:00Z", {"Env": ["PATH=/usr/bin:/bin"]}, {}
+        )
+        self.engine.load(cache, oci_documents.make_index([image], {}), TAGS["packages"])
+        self.image_ids.add(self.engine.find_digest(TAGS["packages"]))
 
-    def _copy_patched_sources(self, cache: Path) -> None:
-        """Copy the patched sources of our build to the plain build, which puts them in too."""
-        for tree in (cache / "trees").iterdir():
-            if not tree.name.startswith("."):
-                shutil.copytree(tree, self.plain / "sources" / tree.name[:12], symlinks=True)
+    def _copy_patched_sources(self) -> None:
+        """Copy the patched sources out of our image into the context of `docker build`."""
+        container = subprocess.check_output(
+            ["docker", "create", TAGS["ours"], "true"], text=True
+        ).strip()
+        for name in ("t5x", "praxis", "paxml"):
+            subprocess.run(
+                ["docker", "cp", "-q", f"{container}:/opt/{name}", str(self.context / "sources")],
+                capture_output=True,
+                check=False,  # a distribution does not have all sources
+            )
+        subprocess.run(["docker", "rm", container], capture_output=True, check=True)
 
-    def _note(self, name: str, seconds: float) -> None:
-        self.seconds.setdefault(name, []).append(round(seconds, 2))
-        print(f"{name}: {seconds:.1f} s", file=sys.stderr, flush=True)
+
+def run_pairs(comparison: Comparison, pairs: int) -> list[dict[str, object]]:
+    """Edit and build in both ways, `pairs` times; return what each pair took."""
+    rows: list[dict[str, object]] = []
+    for number in range(pairs):
+        name = EDITED[number % len(EDITED)]
+        text = f"# edit {number} at {time.time_ns()}"
+        comparison.edit(name, text)
+        ways = ["ours", "docker_build"]
+        seconds = {way: comparison.build(way) for way in (ways if number % 2 else ways[::-1])}
+        for way in ways:
+            comparison.require_edit(way, name, text)
+        ratio = seconds["ours"] / seconds["docker_build"]
+        load = os.getloadavg()[0]
+        rows.append({"edited": name, **seconds, "ratio": ratio, "load": load})
+        print(
+            f"{name}: ours {seconds['ours']:.2f} s, docker build {seconds['docker_build']:.2f} s, "
+            f"ratio {ratio:.2f}, load {load:.1f}",
+            file=sys.stderr,
+            flush=True,
+        )
+    return rows
 
 
 def main() -> None:
@@ -195,35 +165,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--distribution", default="pax-1.4")
+    parser.add_argument("--distribution", default="t5x")
     parser.add_argument("--accelerator", default="cpu")
     parser.add_argument("--mirror", default="")
-    parser.add_argument("--engine", default="docker")
-    parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument(
-        "--last", action="store_true", help="also the plain way that copies the sources last"
-    )
+    parser.add_argument("--pairs", type=int, default=5)
     arguments = parser.parse_args()
-    engine = choose_engine(arguments.engine)
     (ROOT / "build").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=ROOT / "build") as scratch_name:
-        scratch = Path(scratch_name)
-        folder = copy_checkout(scratch / "checkout")
-        context = Context(folder, folder / "manifest.yaml", Cache(scratch / "base-cache"))
-        comparison = Comparison(arguments, scratch, context, engine)
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as scratch:
+        comparison = Comparison(arguments, Path(scratch))
         try:
-            python = load_base(context, arguments, engine, comparison.tags["base"])
-            download_wheels(arguments, comparison.plain, python)
-            for number in range(arguments.runs):
-                comparison.run_turn(number)
+            rows = run_pairs(comparison, arguments.pairs)
         finally:
-            engine.remove(list(comparison.tags.values()))
+            comparison.remove_images()
+    ratios = [float(str(row["ratio"])) for row in rows]
     result = {
         "distribution": arguments.distribution,
         "accelerator": arguments.accelerator,
-        "engine": arguments.engine,
-        "seconds": comparison.seconds,
-        "ratios": comparison.compute_ratios(),
+        "pairs": rows,
+        "ratio_median": round(statistics.median(ratios), 2),
     }
     print(json.dumps(result, indent=1))
 

@@ -1,4 +1,8 @@
-"""The command `build`: build a distribution as a bare environment or as an image."""
+"""The command `build`: build a distribution as a bare environment or as an image.
+
+Modules that read the manifest are imported where they are needed: an image on a known foundation
+needs none of them.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.commands import image_options
-from builder.core import log, manifest
+from builder.core import log
 from builder.core.accelerators import ACCELERATORS
 from builder.core.command_context import Context, Result
 from builder.images import image_target
 from builder.packages import python_interpreter
-from builder.pipeline import environment_build
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -72,6 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     if not arguments.distribution:
+        from builder.core import manifest
+
         raise UserError(
             "name the distribution to build",
             "--distribution",
@@ -84,6 +89,8 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 
 def _build_environment(context: Context, arguments: argparse.Namespace) -> Result:
     """Build a bare environment, or list the steps of its build."""
+    from builder.pipeline import environment_build
+
     image_options.refuse_image_options(arguments)
     plan = environment_build.plan_environment(
         context,
@@ -93,7 +100,7 @@ def _build_environment(context: Context, arguments: argparse.Namespace) -> Resul
         arguments.python,
     )
     if arguments.dry_run:
-        return _list_environment_steps(plan)
+        return _list_environment_steps(plan, environment_build.describe_steps(plan))
     data = environment_build.bake_environment(plan)
     return Result(data, _describe_environment(context, arguments, data))
 
@@ -141,9 +148,8 @@ def _describe_environment(
     return "\n".join(lines)
 
 
-def _list_environment_steps(plan: Plan) -> Result:
+def _list_environment_steps(plan: Plan, steps: list[dict[str, Any]]) -> Result:
     """Return the steps of the build of an environment, without doing them."""
-    steps = environment_build.describe_steps(plan)
     data: dict[str, Any] = {
         "distribution": plan.distribution,
         "accelerator": plan.packages.accelerator,
@@ -176,10 +182,12 @@ def _build_image(context: Context, arguments: argparse.Namespace) -> Result:
     if arguments.compression == "zstd" and target.kind in ("bundle", "registry"):
         log.warn("enroot before 4.0 cannot read zstd layers")
     options = image_options.read_image_options(arguments)
-    request = image_output.make_request(context, arguments.distribution, options, target)
     if arguments.dry_run:
+        request = image_output.make_request(context, arguments.distribution, options, target)
         return _list_image_steps(request, target)
-    data = image_output.build_and_deliver(request, target, arguments.since)
+    data = image_output.build_and_deliver(
+        context, arguments.distribution, options, target, arguments.since
+    )
     data = {**data, "output": arguments.output}
     return Result(data, _describe_image(data))
 

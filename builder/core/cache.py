@@ -157,6 +157,10 @@ class Cache:
                 raise
         return final
 
+    def has_intact(self, kind: str, name: str) -> bool:
+        """Return whether the cache has the folder `kind/name` with all its contents."""
+        return self._is_intact(self.path(kind, name), contents=True)
+
     def _checksums_path(self, final: Path) -> Path:
         return self.path("sums", f"{final.parent.name}-{final.name}")
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+# Files that one thread hashes at a time. To hand over a small file costs more than to hash it.
+_GROUP_SIZE = 64
 FORMAT = 2  # 1 was one hash over names, sizes and times
 # A folder has [mode], a link [target], a file [mode, size, time in ns] and, if the file was read,
 # its sha256 as a fourth item.
@@ -119,12 +121,15 @@ def _walk(folder: str, inside: str) -> Iterator[tuple[str, Facts]]:
 def _hash_files(folder: Path, files: list[str]) -> Iterator[str]:
     """Yield the sha256 of each file, in order."""
 
-    def read_one(path: str) -> str:
-        with open(f"{folder}/{path}", "rb") as content:
-            return hashlib.file_digest(content, "sha256").hexdigest()
+    def hash_group(start: int) -> list[str]:
+        return [_hash_file(f"{folder}/{path}") for path in files[start : start + _GROUP_SIZE]]
 
-    if len(files) < 50:  # a pool costs more than it saves
-        yield from map(read_one, files)
-    else:
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            yield from pool.map(read_one, files)
+    starts = range(0, len(files), _GROUP_SIZE)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for digests in pool.map(hash_group, starts):
+            yield from digests
+
+
+def _hash_file(path: str) -> str:
+    with open(path, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -188,8 +188,12 @@ LAYERS = {
     "own": ("packages that only this distribution has", "the lock"),
     "sources": ("the patched sources", "a pin or a patch"),
     "licences": ("the licence texts", "the lock, a pin or a patch"),
+    "programs": (
+        "the programs, the patches, the entrypoint, known issues and constraints",
+        "the lock, a pin or a patch",
+    ),
     "rosetta": ("the package `rosetta`, by the hash of the path", "an edit of `rosetta/`"),
-    "record": ("the programs, the patches, `lock.json` and the entrypoint", "every change"),
+    "record": ("`lock.json` and the completion of shells", "every change"),
 }
 _VARIABLE_MEANINGS = {
     "PATH": "the programs of rosetta first, those of Python packages last",

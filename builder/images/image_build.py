@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import functools
 import json
-import tempfile
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.core import log
 from builder.core.cache import Cache, stage_key
-from builder.images import image_environment, image_settings, layer_assignment
+from builder.images import image_environment, image_settings, layer_assignment, top_layers
 from builder.images.base import base_image, interpreter
-from builder.images.oci import layer, oci_documents
+from builder.images.foundation import Foundation, Foundations
+from builder.images.oci import layer
 from builder.images.oci.tar_entry import make_file
 from builder.images.oci.tar_file import walk_folder
-from builder.packages import environment_parts, licences, package_installation
+from builder.packages import (
+    build_record,
+    environment_parts,
+    known_issues,
+    licences,
+    package_installation,
+)
+from builder.packages.transformer_engine import addition
 from builder.upstream import source, source_lock, source_tree
 from builder.upstream.checkout import UNKNOWN_PUBLISHER, Publisher
 from rosetta.core.atomic_files import write_atomic
@@ -24,12 +30,14 @@ from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from builder.core.command_context import Context
     from builder.core.manifest import Manifest
     from builder.images.base.base_image import Base
     from builder.images.oci.layer import Layer
     from builder.images.oci.tar_entry import Entry
+    from builder.images.top_layers import BuiltImage
     from builder.packages.environment_assembly import Part
     from builder.packages.package_installation import Packages
     from builder.packages.python_interpreter import Interpreter
@@ -62,14 +70,6 @@ class ImageRequest:
         return self.context.cache
 
 
-@dataclass(frozen=True)
-class BuiltImage:
-    """An image of one or more architectures, all blobs of which are in the cache."""
-
-    index: oci_documents.Index
-    records: dict[str, dict[str, Any]]  # the lock.json of each architecture
-
-
 def check_request(request: ImageRequest) -> None:
     """Raise UserError if the manifest does not list the accelerator or an architecture."""
     entry = request.manifest.distribution(request.distribution)
@@ -98,12 +98,13 @@ class ResolvedImage:
     sources: dict[str, PatchedSource]
     bases: dict[str, Base]
     packages: dict[str, Packages]  # by architecture
+    is_locked: bool  # whether locks/sources.json has the sources as they are
 
     def record(self, architecture: str) -> dict[str, Any]:
         """Return the lock.json of an architecture, without the layers."""
         base, packages = self.bases[architecture], self.packages[architecture]
         record: dict[str, Any] = {
-            **environment_parts.make_record(packages, self.sources),
+            **build_record.make_record(packages, self.sources),
             "transformer_engine": _record_transformer_engine(packages),
         }
         if not packages.wheels:
@@ -172,8 +173,6 @@ def list_steps(request: ImageRequest) -> list[dict[str, Any]]:
 
 def _has_transformer_engine(request: ImageRequest, base: Base, architecture: str) -> bool:
     """Return whether the wheel of Transformer Engine is in the cache."""
-    from builder.packages.transformer_engine import addition
-
     return addition.is_built(
         request.context,
         request.manifest,
@@ -222,28 +221,30 @@ def resolve_image(request: ImageRequest) -> ResolvedImage:
         name: source_tree.patch_source(request.manifest.source(name), access)
         for name in entry.sources
     }
-    for patched_source in sources.values():
-        source_lock.check_record(request.manifest, patched_source)
+    locked = [source_lock.check_record(request.manifest, state) for state in sources.values()]
     bases = _resolve_bases(request, allow_current=request.local)
     python = interpreter.ensure_interpreter(request.cache, bases)
     packages = {
         architecture: _prepare_packages(request, bases[architecture], python, architecture)
         for architecture in request.architectures
     }
-    return ResolvedImage(request, access, sources, bases, packages)
+    return ResolvedImage(request, access, sources, bases, packages, all(locked))
 
 
 def build_image(request: ImageRequest) -> BuiltImage:
     """Build an image; equal inputs give the same index on every machine."""
+    found = make_foundations(request)
+    return top_layers.finish_image(request.layers or request.cache, found, request.publisher)
+
+
+def make_foundations(request: ImageRequest) -> Foundations:
+    """Return what an image has below the package rosetta; make what the cache lacks."""
     resolved = resolve_image(request)
-    images, records, licence_terms = [], {}, set[str]()
-    for architecture in request.architectures:
-        image, records[architecture], terms = _build_architecture(resolved, architecture)
-        images.append(image)
-        licence_terms.update(terms)
-    origin = image_settings.Origin(request.publisher, tuple(sorted(licence_terms)))
-    annotations = image_settings.make_annotations(records[request.architectures[0]], origin)
-    return BuiltImage(oci_documents.make_index(images, annotations), records)
+    foundations = {
+        architecture: _make_foundation(resolved, architecture)
+        for architecture in request.architectures
+    }
+    return Foundations(foundations, request.compression, is_locked=resolved.is_locked)
 
 
 def _prepare_packages(
@@ -267,8 +268,6 @@ def _prepare_packages(
     )
     if not request.transformer_engine:
         return packages
-    from builder.packages.transformer_engine import addition
-
     added = addition.prepare_addition(
         request.context,
         request.manifest,
@@ -312,6 +311,10 @@ class _LayerWriter:
         """Return a layer; call `entries` for its content if the cache lacks the layer."""
         return layer.write_layer(self._cache, key, name, self.request.compression, entries)
 
+    def write_parts(self, name: str, parts: list[Part], fixed: Sequence[Entry] = ()) -> Layer:
+        """Return a layer of parts, and of further files whose content is in memory."""
+        return top_layers.write_parts(self._cache, self.request.compression, name, parts, fixed)
+
     @functools.cached_property
     def environment(self) -> Path:
         """The folder of the environment. The sources must not hide its packages."""
@@ -339,41 +342,21 @@ class _LayerWriter:
         return layer_assignment.add_prefix(self._environment_entries[name])
 
 
-def _build_architecture(
-    resolved: ResolvedImage, architecture: str
-) -> tuple[oci_documents.Image, dict[str, Any], tuple[str, ...]]:
-    """Return the image of one architecture, its lock.json, and its licences."""
+def _make_foundation(resolved: ResolvedImage, architecture: str) -> Foundation:
+    """Return what the image of one architecture has below the package rosetta."""
     request, base = resolved.request, resolved.bases[architecture]
     record = resolved.record(architecture)
     writer = _LayerWriter(resolved, architecture)
     with log.stage(f"layers of {request.distribution}-{request.accelerator} for {architecture}"):
-        layers = [
+        layers = (
             *base.layers,
             *writer.write_environment_layers(),
             _write_sources_layer(writer),
             _write_licences_layer(writer, record),
-            *_write_package_layers(writer),
-        ]
-        rows = [
-            {
-                "name": image_layer.name,
-                "diff_id": image_layer.diff_id,
-                "digest": image_layer.digest,
-                "size": image_layer.size,
-            }
-            for image_layer in layers
-        ]
-        record |= {"compression": request.compression, "layers": rows}
-        layers.append(_write_record_layer(writer, record))
-    origin = image_settings.Origin(request.publisher, _list_licences(writer))
-    image = oci_documents.make_image(
-        architecture,
-        layers,
-        image_settings.format_creation_time(record),
-        image_settings.make_settings(record, origin, base.env),
-        image_settings.make_annotations(record, origin),
-    )
-    return image, record, origin.licences
+            _write_programs_layer(writer, record),
+        )
+        terms = _list_licences(writer)
+    return Foundation(record, layers, base.env, terms, writer.packages.python)
 
 
 def _list_licences(writer: _LayerWriter) -> tuple[str, ...]:
@@ -428,55 +411,17 @@ def _write_licences_layer(writer: _LayerWriter, record: dict[str, Any]) -> Layer
         lambda _: package_installation.find_site_packages(writer.environment),
         writer.trees,
     )
-    return _write_parts_layer(writer, "licences", [part])
+    return writer.write_parts("licences", [part])
 
 
-def _write_package_layers(writer: _LayerWriter) -> list[Layer]:
-    """Return the layers of the package rosetta. An edit of one file changes one of them."""
-    parts = environment_parts.divide_package(writer.packages.python)
-    return [
-        _write_parts_layer(writer, layer_assignment.PACKAGE_LAYERS[bucket - 1], [part])
-        for bucket, part in parts.items()
-    ]
-
-
-def _write_record_layer(writer: _LayerWriter, record: dict[str, Any]) -> Layer:
-    """Return the layer of the programs, and of what describes the image.
-
-    It is the layer that changes with every other layer, because lock.json lists all layers below.
-    """
+def _write_programs_layer(writer: _LayerWriter, record: dict[str, Any]) -> Layer:
+    """Return the layer of the programs, and of what describes the image except lock.json."""
     pins = writer.packages.pins()
     parts = [
-        *environment_parts.program_parts(writer.trees),
-        *environment_parts.record_parts(record, writer.request.manifest, pins),
+        environment_parts.programs_part(writer.trees),
+        *environment_parts.description_parts(record, writer.request.manifest, pins),
     ]
-    settings = image_settings.list_entries(record, {pin.name: pin.version for pin in pins})
-    return _write_parts_layer(writer, "record", parts, list(settings))
-
-
-def _write_parts_layer(
-    writer: _LayerWriter, name: str, parts: list[Part], fixed: Sequence[Entry] = ()
-) -> Layer:
-    """Return a layer of parts, and of further files whose content is in memory."""
-    inputs = {
-        "parts": {part.path: part.key for part in parts},
-        "fixed": [[entry.path, entry.mode, (entry.data or b"").decode()] for entry in fixed],
-    }
-
-    def list_entries() -> Iterator[Entry]:
-        with tempfile.TemporaryDirectory(prefix="rosetta-layer-") as folder:
-            for part in parts:
-                target = Path(folder, part.path)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                part.make(target)
-            # The content is read into memory: the writer collects all entries before it reads any
-            # content, and this folder is removed by then.
-            for entry in walk_folder(folder, ""):
-                if entry.kind == "file":
-                    yield replace(entry, source="", data=Path(entry.source).read_bytes())
-                else:
-                    yield entry
-            yield from fixed
-
-    key = stage_key("layer", {"name": name, **inputs})
-    return writer.write(name, key, list_entries)
+    versions = {pin.name: pin.version for pin in pins}
+    issues = known_issues.select_issues(known_issues.load_issues(), record, versions)
+    files = image_settings.list_entries(record, versions, issues)
+    return writer.write_parts("programs", parts, list(files))

@@ -1,6 +1,7 @@
 """What an image has besides the environment: entrypoint, banner, settings, labels, work folders.
 
-All functions depend on lock.json only, and the labels on who built the image, too.
+All functions depend on lock.json, the labels also on who built the image, and the banner on the
+known issues of the build.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.images.oci import tar_entry
-from builder.packages import environment_parts, known_issues, program_wrappers
+from builder.packages import build_record, program_wrappers
 from builder.upstream.checkout import UNKNOWN_PUBLISHER, Publisher
 from builder.upstream.public_urls import format_source_uri
 from rosetta.core import first_command
@@ -63,15 +64,18 @@ def make_text_file(path: str, content: str, mode: int = 0o644) -> Entry:
     return tar_entry.make_file(path, content, mode)
 
 
-def list_entries(record: Mapping[str, Any], versions: Mapping[str, str]) -> Iterator[Entry]:
+def list_entries(
+    record: Mapping[str, Any], versions: Mapping[str, str], issues: Sequence[Mapping[str, Any]]
+) -> Iterator[Entry]:
     """Yield the files and folders that describe an image.
 
     Args:
         record: The image's lock.json.
         versions: The versions of its packages, by name.
+        issues: The known issues of the build.
     """
     yield make_text_file(f"{HOME}/entrypoint", ENTRYPOINT_TEXT, 0o755)
-    yield make_text_file(BANNER, format_banner(record, versions))
+    yield make_text_file(BANNER, format_banner(record, versions, issues))
     yield make_text_file("etc/profile.d/rosetta.sh", PROFILE_TEXT)
     work_folder = choose_work_folder(record)
     if work_folder.endswith("_home"):
@@ -98,7 +102,9 @@ def describe_transformer_engine(record: Mapping[str, Any]) -> str:
     return f"none: {reason}"
 
 
-def format_banner(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
+def format_banner(
+    record: Mapping[str, Any], versions: Mapping[str, str], issues: Sequence[Mapping[str, Any]]
+) -> str:
     """Return what a person at a terminal reads when a shell starts: a few lines of ASCII."""
     packages = [f"{name} {versions[name]}" for name in _BANNER_PACKAGES if name in versions]
     sources = [
@@ -114,7 +120,6 @@ def format_banner(record: Mapping[str, Any], versions: Mapping[str, str]) -> str
         ", ".join(sources),
         f"Transformer Engine: {describe_transformer_engine(record)}",
     ]
-    issues = known_issues.select_issues(known_issues.load_issues(), record, versions)
     if issues:
         lines.append("Known issues:")
         lines += [_format_issue(issue) for issue in issues]
@@ -227,7 +232,7 @@ def format_creation_time(record: Mapping[str, Any]) -> str:
 
 def make_labels(record: Mapping[str, Any], origin: Origin) -> dict[str, str]:
     """Return the labels of one architecture's image."""
-    lock = hashlib.sha256(environment_parts.lock_text(dict(record)).encode()).hexdigest()
+    lock = hashlib.sha256(build_record.lock_text(dict(record)).encode()).hexdigest()
     return make_annotations(record, origin) | {
         "org.opencontainers.image.base.digest": str(record["base"]["digest"]),
         "io.rosetta.line": str(record["line"]),

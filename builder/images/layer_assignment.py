@@ -32,7 +32,7 @@ PYTHON_LAYERS = tuple(f"python-{number}" for number in range(1, hash_buckets.COU
 ORDER = ("cuda", "jax", "tensorflow", *PYTHON_LAYERS, "own")
 PACKAGE_LAYERS = tuple(f"rosetta-{number}" for number in range(1, hash_buckets.COUNT + 1))
 # All layers above the base and its OS packages, from the bottom up.
-LAYERS = (*ORDER, "sources", "licences", *PACKAGE_LAYERS, "record")
+LAYERS = (*ORDER, "sources", "licences", "programs", *PACKAGE_LAYERS, "record")
 _VENV_LAYER = PYTHON_LAYERS[0]  # also has the files of the virtual environment itself
 _GROUPS = (
     ("cuda", re.compile(r"nvidia-.*")),

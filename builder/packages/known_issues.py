@@ -122,9 +122,5 @@ def _matches_versions(issue: Mapping[str, Any], versions: Mapping[str, str]) -> 
 
 def render_issues(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
     """Return the text of opt/rosetta/known_issues.json."""
-    return (
-        json.dumps(
-            {"schema": 1, "issues": select_issues(load_issues(), record, versions)}, indent=1
-        )
-        + "\n"
-    )
+    issues = select_issues(load_issues(), record, versions)
+    return json.dumps({"schema": 1, "issues": issues}, indent=1) + "\n"

@@ -10,9 +10,11 @@ from builder.core import log, machine_architecture, manifest
 from builder.core.cache import stage_key
 from builder.core.file_copies import copy_tree
 from builder.packages import (
+    build_record,
     environment_assembly,
     environment_parts,
     package_installation,
+    package_parts,
     python_interpreter,
 )
 from builder.upstream import source, source_lock, source_tree
@@ -197,16 +199,20 @@ def _list_parts(plan: Plan, sources: dict[str, PatchedSource]) -> list[Part]:
         stage_key("env", {"packages": packages.key, "paths": path_file}),
         install_packages,
     )
-    record = environment_parts.make_record(packages, sources)
+    record = build_record.make_record(packages, sources)
+    package = package_parts.read_package()
     pins = packages.pins()
     return [
         packages_part,
         *(_make_tree_part(tree, packages.python.full) for tree in trees),
-        environment_parts.package_part(packages.python),
-        *environment_parts.program_parts(trees),
+        package_parts.package_part(package, packages.python),
+        environment_parts.programs_part(trees),
+        *package_parts.completion_parts(plan.access.cache, package),
+        *package_parts.revision_parts(),
         environment_assembly.Part("bin", "link", lambda path: path.symlink_to("opt/rosetta/bin")),
         environment_parts.licences_part(record, pins, find_site_packages, trees),
-        *environment_parts.record_parts(record, plan.manifest, pins),
+        *environment_parts.description_parts(record, plan.manifest, pins),
+        build_record.record_part(record),
     ]
 
 

@@ -59,17 +59,19 @@ def read_records(manifest: Manifest) -> dict[str, Any]:
         ) from error
 
 
-def check_record(manifest: Manifest, state: PatchedSource) -> None:
+def check_record(manifest: Manifest, state: PatchedSource) -> bool:
     """Compare a patched source with the lock.
 
-    If the pin, the patches or the overlay differ from those of the lock, a line says so.
+    Returns:
+        Whether the lock has the source as it is, or has no record of it. If the pin, the patches
+        or the overlay differ from those of the lock, a line says so.
 
     Raises:
         UserError: The inputs are those of the lock, but the result is another.
     """
     known, record = read_records(manifest).get(state.name), make_record(state)
     if known is None:
-        return
+        return True
     if not all(
         _round_trip_json(known.get(key)) == record[key] for key in _INPUTS
     ) or _list_patch_hashes(known) != _list_patch_hashes(record):
@@ -77,7 +79,7 @@ def check_record(manifest: Manifest, state: PatchedSource) -> None:
             f"{state.name}: the pin, patches or overlay differ from {FILE}; "
             "`build.py lock` records them"
         )
-        return
+        return False
     for key in _RESULTS:
         if known.get(key) != record[key]:
             raise UserError(
@@ -85,6 +87,7 @@ def check_record(manifest: Manifest, state: PatchedSource) -> None:
                 f"{FILE}: {state.name}",
                 "the same inputs must give the same result: report this with your git version",
             )
+    return True
 
 
 def render_lock(manifest: Manifest, states: Iterable[PatchedSource]) -> str:

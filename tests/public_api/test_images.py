@@ -45,7 +45,9 @@ def test_paths_in_the_image() -> None:
     listed = {path.strip("/") for path in read_names(heading)}
     paths = set()
     for distribution in ("t5x", "pax"):
-        entries = image_settings.list_entries({**EXAMPLE_RECORD, "distribution": distribution}, {})
+        entries = image_settings.list_entries(
+            {**EXAMPLE_RECORD, "distribution": distribution}, {}, []
+        )
         paths |= {entry.path.strip("/") for entry in entries}
     manifest = yaml.safe_load((ROOT / "manifest.yaml").read_text(encoding="utf-8"))
     paths |= {f"opt/{name.partition('-')[0]}" for name in manifest["sources"]}

@@ -24,7 +24,7 @@ from builder.core.command_context import Context, Result
 from builder.images import image_settings
 from builder.images.oci import layer, layout, oci_documents
 from builder.images.oci.tar_entry import make_file
-from builder.packages import debian_lock, environment_parts, licences
+from builder.packages import build_record, debian_lock, licences
 from builder.packages.debian_lock import BaseLock, Deb
 from tests.support import image_registry, small_distribution
 
@@ -309,7 +309,7 @@ bases:
         texts = {
             "base.txt": "base",
             f"top-{architecture}": top * 50_000,
-            "opt/rosetta/lock.json": environment_parts.lock_text(record),
+            "opt/rosetta/lock.json": build_record.lock_text(record),
         }
         made = [
             layer.write_layer(

@@ -25,7 +25,7 @@ from rosetta.core.errors import MISSING, UserError
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from builder.core.cache import Cache
@@ -159,7 +159,10 @@ class Docker:
         if self.find_digest(tag) in _known_digests(index):
             self.remove([temporary])  # a run that was killed may have left it
             return tag
-        has_containerd_store = self._has_containerd_store()
+        image_ids = self._list_images()
+        noted = _read_noted_layers(cache, image_ids)
+        # Only loads into containerd's store are noted, so a note tells which store it is.
+        has_containerd_store = bool(noted) or self._has_containerd_store()
         if len(index.images) > 1 and not has_containerd_store:
             raise make_platforms_error("docker daemon", index)
         with cache.lock(f"engine-{index.digest[7:23]}"):
@@ -171,19 +174,21 @@ class Docker:
                         lambda out: _write_full_archive(cache, index, temporary, out),
                     )
                 elif has_containerd_store:
-                    self._load_into_containerd(cache, index, temporary)
+                    self._load_into_containerd(cache, index, temporary, noted)
                 else:
-                    self._load_into_classic_store(cache, index, temporary)
+                    self._load_into_classic_store(cache, index, temporary, image_ids)
                 engine_program.run_program("docker", "tag", temporary, tag, where=tag)
             finally:
                 self.remove([temporary])
         return tag
 
-    def _load_into_containerd(self, cache: Cache, index: Index, temporary: str) -> None:
+    def _load_into_containerd(
+        self, cache: Cache, index: Index, temporary: str, noted: set[str]
+    ) -> None:
         """Load an image of one architecture, and note its layers for later loads."""
         image = index.images[0]
         archives = [lambda out: layout.write_archive(cache, image, temporary, out)]
-        if present := self._find_noted_layers(cache, image):
+        if present := noted & {image_layer.digest for image_layer in image.layers}:
             archives.insert(
                 0, lambda out: layout.write_archive(cache, image, temporary, out, present)
             )
@@ -191,14 +196,16 @@ class Docker:
         digests = [image_layer.digest for image_layer in image.layers]
         write_atomic(_stamp_path(cache, image.digest), json.dumps(digests))
 
-    def _load_into_classic_store(self, cache: Cache, index: Index, temporary: str) -> None:
+    def _load_into_classic_store(
+        self, cache: Cache, index: Index, temporary: str, image_ids: Sequence[str]
+    ) -> None:
         """Load an image of one architecture, if need be in the form that every docker reads."""
         image = index.images[0]
         archives = [
             lambda out: layout.write_archive(cache, image, temporary, out),
             lambda out: _write_plain_archive(cache, image, temporary, out),
         ]
-        if present := self._find_shared_layers(image):
+        if present := self._find_shared_layers(image, image_ids):
             archives.insert(
                 0, lambda out: layout.write_archive(cache, image, temporary, out, present)
             )
@@ -257,24 +264,11 @@ class Docker:
         )
         return sorted(set(done.stdout.split()))
 
-    def _find_noted_layers(self, cache: Cache, image: Image) -> set[str]:
-        """Return the digests of layers that containerd's store has from earlier loads.
-
-        Docker does not tell which blobs the store has, so each load is noted in the cache.
-        """
-        noted: set[str] = set()
-        for image_id in self._list_images():
-            with contextlib.suppress(OSError, ValueError):
-                stamp = _stamp_path(cache, image_id)
-                noted |= set(json.loads(stamp.read_text(encoding="ascii")))
-        return {image_layer.digest for image_layer in image.layers} & noted
-
-    def _find_shared_layers(self, image: Image) -> set[str]:
+    def _find_shared_layers(self, image: Image, image_ids: Sequence[str]) -> set[str]:
         """Return the digests of the lowest layers that an image in the classic store has, too.
 
         The store names layers by their uncompressed content.
         """
-        image_ids = self._list_images()
         if not image_ids:
             return set()
         done = engine_program.run_program(
@@ -362,6 +356,19 @@ def format_limits(limits: RunLimits) -> list[str]:
 def _stamp_path(cache: Cache, digest: str) -> Path:
     """Return the file that notes which layers containerd's store has for an image."""
     return cache.path("stamps", f"docker-{digest.removeprefix('sha256:')}.json")
+
+
+def _read_noted_layers(cache: Cache, image_ids: Iterable[str]) -> set[str]:
+    """Return the digests of the layers that containerd's store has from earlier loads of images.
+
+    Docker does not tell which blobs the store has, so each load is noted in the cache.
+    """
+    noted: set[str] = set()
+    for image_id in image_ids:
+        with contextlib.suppress(OSError, ValueError):
+            stamp = _stamp_path(cache, image_id)
+            noted |= set(json.loads(stamp.read_text(encoding="ascii")))
+    return noted
 
 
 def _known_digests(index: Index) -> set[str]:

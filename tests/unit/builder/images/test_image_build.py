@@ -31,7 +31,16 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 # The distribution's two packages, `helper` and `fromsource`, are in one layer by their hashes.
-NAMES = ["base", "python-1", "python-3", "sources", "licences", *PACKAGE_LAYERS, "record"]
+NAMES = [
+    "base",
+    "python-1",
+    "python-3",
+    "sources",
+    "licences",
+    "programs",
+    *PACKAGE_LAYERS,
+    "record",
+]
 
 
 @pytest.fixture
@@ -232,7 +241,7 @@ def test_another_source_changes_its_layer_and_the_record(chain: Chain) -> None:
     _digest(chain)
     before = _read(chain)
     chain.write_patch("good evening")
-    assert _find_moved_layers(chain, before) == {"sources", "record"}
+    assert _find_moved_layers(chain, before) == {"sources", "programs", "record"}
 
 
 def test_another_version_of_a_package_changes_one_python_layer(chain: Chain) -> None:
@@ -245,7 +254,7 @@ def test_another_version_of_a_package_changes_one_python_layer(chain: Chain) -> 
     lock = chain.folder / "locks/thing-cpu.txt"
     pins = lock.read_text().partition("helper==1.0")[0]
     lock.write_text(f"{pins}helper==1.1 \\\n    --hash=sha256:{digest}\n")
-    assert _find_moved_layers(chain, before) == {"python-3", "licences", "record"}
+    assert _find_moved_layers(chain, before) == {"python-3", "licences", "programs", "record"}
 
 
 def test_an_edit_of_a_file_of_rosetta_changes_one_layer_of_the_package(chain: Chain) -> None:
@@ -260,6 +269,25 @@ def test_an_edit_of_a_file_of_rosetta_changes_one_layer_of_the_package(chain: Ch
     moved = _find_moved_layers(chain, before)
     assert moved == {"rosetta-8", "record"}
     assert sum(sizes[name] for name in moved) < 500_000
+
+
+def test_an_edit_of_rosetta_is_built_on_the_known_foundation(chain: Chain) -> None:
+    """The image is the one that a build from nothing makes."""
+    package = chain.folder / "checkout/rosetta"
+    shutil.copytree(ROOT / "rosetta", package, ignore=shutil.ignore_patterns("__pycache__"))
+    chain.extra["ROSETTA_BISECT_PACKAGE"] = str(package)
+    _digest(chain)
+    (note,) = (chain.folder / "cache/stamps").glob("foundation-*.json")
+    os.utime(note, (0, 0))
+    first = note.stat()
+    with open(package / "t5x/network.py", "a", encoding="utf-8") as file:
+        file.write("\n# an edit\n")
+    edited = _digest(chain)
+    assert (note.stat().st_ino, note.stat().st_mtime > 0) == (first.st_ino, True)
+    shutil.rmtree(chain.folder / "cache")
+    assert _digest(chain) == edited
+    chain.write_patch("good evening")
+    assert _digest(chain) != edited
 
 
 def test_distributions_of_a_line_share_what_they_have_in_common(chain: Chain) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from builder.images import image_settings
-from builder.packages import environment_parts
+from builder.packages import build_record, known_issues
 from builder.upstream.checkout import Publisher
 
 RECORD: dict[str, Any] = {
@@ -137,7 +137,7 @@ def test_an_image_of_no_commit_has_no_label_of_a_commit() -> None:
 def test_the_lock_of_the_label_is_the_one_inside() -> None:
     import hashlib
 
-    inside = hashlib.sha256(environment_parts.lock_text(RECORD).encode()).hexdigest()
+    inside = hashlib.sha256(build_record.lock_text(RECORD).encode()).hexdigest()
     assert image_settings.make_labels(RECORD, ORIGIN)["io.rosetta.lock.sha256"] == inside
     assert (
         image_settings.make_labels({**RECORD, "line": "other"}, ORIGIN)["io.rosetta.lock.sha256"]
@@ -171,7 +171,7 @@ def test_settings_and_entries(record: dict[str, Any], place: str) -> None:
     settings = image_settings.make_settings(record, ORIGIN)
     assert settings["WorkingDir"] == f"/{place}"
     assert settings["Cmd"] == ["bash"]
-    found = {each.path: each for each in image_settings.list_entries(record, VERSIONS)}
+    found = {each.path: each for each in image_settings.list_entries(record, VERSIONS, [])}
     assert found[settings["Entrypoint"][0].removeprefix("/")].mode == 0o755
     assert found[f"{place}/datasets"].mode == 0o1777
     assert (found["t5x_home"].mode if place == "t5x_home" else 0o1777) == 0o1777
@@ -179,14 +179,15 @@ def test_settings_and_entries(record: dict[str, Any], place: str) -> None:
 
 
 def test_the_banner_says_what_is_in_it() -> None:
-    text = image_settings.format_banner(RECORD, VERSIONS)
+    issues = known_issues.select_issues(known_issues.load_issues(), RECORD, VERSIONS)
+    text = image_settings.format_banner(RECORD, VERSIONS, issues)
     command = (
         "  rosetta run t5x-tiny TRAIN_STEPS=100 ENC_SL=64 DEC_SL=32 MODEL_DIR=/tmp/tiny "
         "DATA=text:/opt/rosetta/LICENSES/rosetta"
     )
     assert command in text.splitlines()
     assert "\n  JAX_PLATFORMS=cpu rosetta pax train " in image_settings.format_banner(
-        {**RECORD, "distribution": "pax-1.4", "accelerator": "cpu"}, VERSIONS
+        {**RECORD, "distribution": "pax-1.4", "accelerator": "cpu"}, VERSIONS, []
     )
     for word in (
         "t5x",
@@ -329,7 +330,7 @@ def test_a_login_shell_finds_our_python_too(path: str, after: str) -> None:
     )
     assert done.stdout == f"{after}\n"
     assert "etc/profile.d/rosetta.sh" in {
-        each.path for each in image_settings.list_entries(RECORD, VERSIONS)
+        each.path for each in image_settings.list_entries(RECORD, VERSIONS, [])
     }
 
 

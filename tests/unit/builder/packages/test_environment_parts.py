@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import subprocess
 
-from builder.packages import environment_parts
+from builder.packages import build_record, environment_parts
 from builder.packages.lock_file import Pin
 
 PINS = [Pin("jax", "0.10.2", "", ()), Pin("six", "1.17.0", "", ())]
@@ -37,4 +37,4 @@ def test_te_is_held_as_well() -> None:
 
 
 def test_the_lock_is_json_with_a_last_line() -> None:
-    assert environment_parts.lock_text({"schema": 1}) == '{\n "schema": 1\n}\n'
+    assert build_record.lock_text({"schema": 1}) == '{\n "schema": 1\n}\n'

@@ -16,7 +16,7 @@ from builder.core.cache import Cache
 from builder.images.oci import layer, layout, oci_documents
 from builder.images.oci.tar_entry import make_file
 from builder.images.registry import image_push
-from builder.packages import environment_parts
+from builder.packages import build_record
 from tests.support import errors, git_repository
 from tests.support.bisect_history import Story, get_only_culprit, make_numbered_file
 from tests.support.image_registry import Served, serve_answers
@@ -80,7 +80,7 @@ def _files(end: Path) -> dict[str, tuple[str, int]]:
     }
     return {
         **files,
-        "opt/rosetta/lock.json": (environment_parts.lock_text(record), 0o644),
+        "opt/rosetta/lock.json": (build_record.lock_text(record), 0o644),
         **{f"opt/thing/{path}": (text, 0o755) for path, text in overlay.items()},
     }
 
