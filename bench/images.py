@@ -56,6 +56,7 @@ class Comparison:
         """Copy the checkout, build our image once, and prepare the context of `docker build`."""
         self.engine = Docker()
         self.checkout = copy_checkout(scratch / "checkout")
+        self._commit_checkout()
         self.context = scratch / "context"
         self.image_ids: set[str] = set()
         self._arguments = arguments
@@ -92,6 +93,12 @@ class Comparison:
     def remove_images(self) -> None:
         """Remove all images that the benchmark made."""
         self.engine.remove([*TAGS.values(), *sorted(self.image_ids - {""})])
+
+    def _commit_checkout(self) -> None:
+        """Make the copy a git repository: a build asks git for the commit, for the labels."""
+        git = ["git", "-c", "user.name=bench", "-c", "user.email=bench@localhost"]
+        for words in (("init", "-q"), ("add", "-A"), ("commit", "-q", "-m", "copy")):
+            time_command([*git, *words], cwd=self.checkout)
 
     def _make_command(self) -> list[str]:
         arguments = self._arguments
