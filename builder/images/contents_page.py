@@ -193,7 +193,7 @@ LAYERS = {
         "the lock, a pin or a patch",
     ),
     "rosetta": ("the package `rosetta`, by the hash of the path", "an edit of `rosetta/`"),
-    "record": ("`lock.json` and the completion of shells", "every change"),
+    "record": ("`lock.json`, the commit and the completion of shells", "every change"),
 }
 _VARIABLE_MEANINGS = {
     "PATH": "the programs of rosetta first, those of Python packages last",
