@@ -121,7 +121,15 @@ def _check_project(value: str) -> str:
     return value
 
 
+def _check_file_pattern(value: str) -> str:
+    parts = value.removesuffix("/").split("/")
+    if not all(parts) or {".", ".."} & set(parts) or set(value) <= set("*/"):
+        raise ValueError("not a pattern of paths below site-packages")
+    return value
+
+
 RepoPath = Annotated[str, AfterValidator(_check_relative_path)]
+FilePattern = Annotated[str, AfterValidator(_check_file_pattern)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
 Project = Annotated[str, AfterValidator(_check_project)]
 Why = Annotated[str, StringConstraints(min_length=10, strip_whitespace=True)]
@@ -305,17 +313,43 @@ class Sdist(_Model):
 
 
 class Strip(_Model):
-    """A project that publishes compiled wheels for amd64 only. On other architectures, the builder
-    uses the pure Python part of such a wheel.
+    """Parts of a project that are left out of every environment and image.
+
+    With `files`, the files that the patterns match are left out. Licence texts always stay. A
+    pattern that matches no file of the installed project ends the build.
+
+    Without `files`, the compiled parts are left out: the project publishes compiled wheels for
+    amd64 only, and the builder uses their pure Python part on `architectures`.
     """
 
     name: Project = Field(description="The project.")
-    architectures: tuple[Architecture, ...] = Field(
-        description="The architectures that get the wheel without its compiled parts.",
-        min_length=1,
+    files: tuple[FilePattern, ...] = Field(
+        (),
+        description=(
+            "Paths below site-packages. `*` stands for any characters but `/`, `**` for any "
+            "characters. A path that ends in `/` stands for everything below that folder."
+        ),
         strict=False,
     )
+    architectures: tuple[Architecture, ...] | None = Field(
+        None,
+        description="The architectures that go without the parts. Default with `files`: all.",
+        strict=False,
+    )
+    lines: tuple[Name, ...] | None = Field(
+        None, description="The lines that the entry is for. Default: all.", strict=False
+    )
     why: Why = Field(description="Why the other parts work alone.")
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Strip:
+        if not self.files and not self.architectures:
+            raise ValueError("needs files, or else architectures")
+        return self
+
+    def applies_to(self, architecture: str) -> bool:
+        """Return whether an architecture goes without the parts."""
+        return self.architectures is None or architecture in self.architectures
 
 
 class TransformerEngine(_Model):
@@ -404,7 +438,7 @@ class Manifest(_Model):
         (), description="Projects that are built from source.", strict=False
     )
     strip: tuple[Strip, ...] = Field(
-        (), description="Projects that are used without their compiled parts.", strict=False
+        (), description="Parts of projects that are left out.", strict=False
     )
     bases: dict[Name, Base] = Field({}, description="The operating systems of images.")
     transformer_engine: TransformerEngine | None = Field(
@@ -468,6 +502,10 @@ class Manifest(_Model):
             for override in self.overrides
             if override.lines is None or line in override.lines
         ]
+
+    def strips_for_line(self, line: str) -> list[Strip]:
+        """Return the entries of `strip` that apply to a line."""
+        return [entry for entry in self.strip if entry.lines is None or line in entry.lines]
 
     def distribution(self, name: str) -> Distribution:
         """Return a distribution by its name.
@@ -571,6 +609,9 @@ def _check_references(manifest: Manifest, document: strict_yaml.Document) -> Non
             ("transformer-engine", "lines"),
         )
     _check_overrides(manifest, document)
+    for index, strip in enumerate(manifest.strip):
+        path = ("strip", index, "lines")
+        _check_names(strip.lines or (), manifest.lines, "line", document, path)
 
 
 def _check_names(

@@ -87,6 +87,12 @@ _TYPES: tuple[_NamedType, ...] = (
         "relative to the folder of the manifest, and below it",
     ),
     _NamedType(
+        manifest.FilePattern,
+        "file pattern",
+        "`tensorflow/include/`",
+        "a path below site-packages, with `*` and `**`",
+    ),
+    _NamedType(
         manifest.Url,
         "URL",
         "`https://github.com/google/praxis.git`",

@@ -53,6 +53,12 @@ the date 1980-01-01, so the digest depends only on the content. `t5x` and `pax` 
 share all layers below `own`. A new version of one package changes one of the `python` layers. An
 edit of one file of rosetta changes one of the `rosetta` layers. Each of them also changes `record`.
 """
+_STRIPPED = """
+These files of Python packages are in no environment and no image: nothing that is shipped opens
+them. Licence texts always stay. `pip install --force-reinstall --no-deps pandas==3.1.1` brings
+the files of such a package back. To build with them, remove the package from `strip` in [the
+manifest](manifest.md#strip).
+"""
 _DEBIAN = """
 These packages are installed into every base, together with those that they need.
 [docker/packages](../../docker/packages) gives the reason for each. `locks/base-NAME-*.json` lists
@@ -252,6 +258,8 @@ def render(root: Path) -> str:
             ("layer", "content", "changes with"),
             _layer_rows(),
         ),
+        f"\n## Files left out of packages\n{_STRIPPED}",
+        _render_table(("package", "files", "reason"), _stripped_rows(shipped)),
         f"\n## Folders and files\n{_FOLDERS}",
         _render_table(("path", "content"), ((f"`{path}`", text) for path, text in PATHS.items())),
         f"\n## Programs on PATH\n{_PROGRAMS.format(programs=programs)}",
@@ -395,6 +403,12 @@ def example_record(distribution: str) -> dict[str, Any]:
         "base": {"name": "bootstrap:trixie", "digest": "sha256:0"},
         "sources": {distribution: _SOURCE},
     }
+
+
+def _stripped_rows(shipped: Manifest) -> Iterator[list[str]]:
+    for entry in shipped.strip:
+        if entry.files:
+            yield [f"`{entry.name}`", "<br>".join(_code(entry.files)), entry.why]
 
 
 def _start_rows() -> list[str]:

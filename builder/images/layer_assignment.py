@@ -101,7 +101,7 @@ def compute_layer_keys(packages: Packages) -> dict[str, str]:
     """
     assigned, inputs = assign_projects(packages), packages.inputs()
     common_inputs = {
-        name: inputs[name] for name in ("python", "architecture", "sdists", "strip", "build")
+        name: inputs[name] for name in ("python", "architecture", "sdists", "build")
     } | {"builder": __version__, "prefix": PREFIX, "layout": 3}
     keys = {}
     for layer in ORDER:
@@ -110,7 +110,8 @@ def compute_layer_keys(packages: Packages) -> dict[str, str]:
         )
         wheels = [digest for _, digest in packages.wheels] if layer == "jax" else []
         if pins or wheels or layer == _VENV_LAYER:
-            layer_inputs = {"name": layer, "pins": pins, "wheels": wheels}
+            strips = [strip for strip in inputs["strip"] if assigned[strip["name"]] == layer]
+            layer_inputs = {"name": layer, "pins": pins, "wheels": wheels, "strip": strips}
             keys[layer] = stage_key("layer", {**common_inputs, **layer_inputs})
     return keys
 

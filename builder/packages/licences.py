@@ -182,6 +182,19 @@ def _list_tree_texts(tree: Path) -> Iterator[tuple[Path, str]]:
             yield path, path.relative_to(tree).as_posix()
 
 
+def is_licence_text(path: str, info: str) -> bool:
+    """Return whether a file of a package is a licence text, by its path.
+
+    Args:
+        path: The path as RECORD has it.
+        info: The name of the package's .dist-info folder.
+    """
+    name = path.rpartition("/")[2]
+    if path.startswith(f"{info}/licenses/"):
+        return not path.endswith(".pyc")
+    return bool(_TEXT.fullmatch(name) and not _NO_TEXT.search(name))
+
+
 def _list_package_texts(site: Path, info: Path) -> Iterator[tuple[Path, str]]:
     """Yield the path and the name of each licence text that RECORD lists.
 
@@ -190,14 +203,8 @@ def _list_package_texts(site: Path, info: Path) -> Iterator[tuple[Path, str]]:
     licences = f"{info.name}/licenses/"
     for line in sorted((info / "RECORD").read_text(encoding="utf-8").splitlines()):
         inside = line.rsplit(",", 2)[0].strip('"')
-        name = inside.rpartition("/")[2]
-        is_licence_file = inside.startswith(licences) and not inside.endswith(".pyc")
         path = site / inside
-        if (
-            (is_licence_file or (_TEXT.fullmatch(name) and not _NO_TEXT.search(name)))
-            and ".." not in Path(inside).parts
-            and path.is_file()
-        ):
+        if is_licence_text(inside, info.name) and ".." not in Path(inside).parts and path.is_file():
             yield path, inside.removeprefix(licences).removeprefix(f"{info.name}/")
 
 

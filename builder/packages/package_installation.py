@@ -10,6 +10,7 @@ from builder.core import bytecode, log
 from builder.core.cache import Cache, stage_key
 from builder.packages import (
     dependency_check,
+    file_stripping,
     lock_file,
     pure_python_wheels,
     sdist_building,
@@ -21,7 +22,7 @@ from rosetta.core.errors import UserError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from builder.core.manifest import Manifest
+    from builder.core.manifest import Manifest, Strip
     from builder.packages.debian_resolution import Replacement
     from builder.packages.python_interpreter import Interpreter
 
@@ -76,6 +77,15 @@ class Packages:
         extra = [pin for pin in self.extra if pin.name not in names and pin.applies_to(environment)]
         return [*pins, *extra]
 
+    def strips(self) -> list[Strip]:
+        """Return the entries of `strip` that change one of the packages."""
+        names = {pin.name for pin in self.pins()}
+        return [
+            entry
+            for entry in self.manifest.strips_for_line(self.line)
+            if entry.name in names and entry.applies_to(self.architecture)
+        ]
+
     def inputs(self) -> dict[str, Any]:
         """Return everything that affects the installation, except the path of the Python."""
         return {
@@ -84,7 +94,7 @@ class Packages:
             "architecture": self.architecture,
             "builder": __version__,
             "sdists": [entry.model_dump() for entry in self.manifest.sdists],
-            "strip": [entry.model_dump() for entry in self.manifest.strip],
+            "strip": [entry.model_dump(exclude={"why", "lines"}) for entry in self.strips()],
             "overrides": [
                 entry.model_dump() for entry in self.manifest.overrides_for_line(self.line)
             ],
@@ -175,12 +185,9 @@ def install_packages(
             "make it: python build.py lock",
         )
     from_sdists = {entry.name for entry in packages.manifest.sdists}
-    stripped = {
-        entry.name
-        for entry in packages.manifest.strip
-        if packages.architecture in entry.architectures
-    }
-    downloaded = [pin for pin in pins if pin.name not in from_sdists | stripped]
+    strips = packages.strips()
+    pure = {entry.name for entry in strips if not entry.files}
+    downloaded = [pin for pin in pins if pin.name not in from_sdists | pure]
     with log.stage(
         f"install {len(pins) + len(packages.wheels)} packages "
         f"({packages.label}, {packages.architecture})"
@@ -195,7 +202,7 @@ def install_packages(
         wheels += [
             pure_python_wheels.ensure_wheel(cache, pin, packages.python, offline=offline)
             for pin in pins
-            if pin.name in stripped
+            if pin.name in pure
         ]
         wheels += [path for path, _ in packages.wheels]
         _install_wheels(wheels, target, where=packages.label)
@@ -203,6 +210,7 @@ def install_packages(
         _replace_edited(
             site, downloaded, requirements, target, offline=offline, where=packages.label
         )
+        file_stripping.strip_files(site, [entry for entry in strips if entry.files])
 
 
 def _install_locked(

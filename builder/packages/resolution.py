@@ -52,8 +52,9 @@ def rules_for_line(manifest: Manifest, line: str, *, without: Override | None = 
     overrides += [entry.pin for entry in entries if entry.pin]
     strips = [
         (entry.name, architecture)
-        for entry in manifest.strip
-        for architecture in entry.architectures
+        for entry in manifest.strips_for_line(line)
+        if not entry.files
+        for architecture in entry.architectures or ()
     ]
     return Rules(
         tuple(sorted(drops)),

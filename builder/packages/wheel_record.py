@@ -33,7 +33,7 @@ def find_edited_files(site: Path) -> dict[str, str]:
     recorded_digests: dict[str, set[str]] = {}  # by path
     project_of_path: dict[str, str] = {}
     for info in sorted(site.glob("*.dist-info")):
-        project = _parse_project_name(info)
+        project = parse_project_name(info)
         for path, digest in _read_rows(info / "RECORD"):
             recorded_digests.setdefault(path, set()).add(digest)
             project_of_path.setdefault(path, project)
@@ -47,7 +47,7 @@ def find_edited_files(site: Path) -> dict[str, str]:
     return edited
 
 
-def _parse_project_name(info: Path) -> str:
+def parse_project_name(info: Path) -> str:
     """Return the normalised name of a project from the path of its .dist-info folder."""
     name = info.name.removesuffix(".dist-info").rpartition("-")[0]
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -257,6 +257,22 @@ def test_another_version_of_a_package_changes_one_python_layer(chain: Chain) -> 
     assert _find_moved_layers(chain, before) == {"python-3", "licences", "programs", "record"}
 
 
+def test_a_file_left_out_of_a_package_is_in_no_layer(chain: Chain) -> None:
+    _digest(chain)
+    before = _read(chain)
+    with open(chain.folder / "manifest.yaml", "a", encoding="utf-8") as manifest:
+        manifest.write(
+            'strip:\n  - {name: helper, files: ["help*.py"], why: "the test needs an entry"}\n'
+        )
+    assert _find_moved_layers(chain, before) == {"python-3", "record"}
+    read = _read(chain)
+    members = _members(read, _image(read), PYTHON_LAYERS)
+    site = f"opt/rosetta/env/lib/python{small_distribution.HERE}/site-packages"
+    assert not [path for path in members if "/helper." in path]
+    assert f"{site}/fromsource.py" in members
+    assert b"helper.py" not in members[f"{site}/helper-1.0.dist-info/RECORD"][2]
+
+
 def test_an_edit_of_a_file_of_rosetta_changes_one_layer_of_the_package(chain: Chain) -> None:
     package = chain.folder / "checkout/rosetta"
     shutil.copytree(ROOT / "rosetta", package, ignore=shutil.ignore_patterns("__pycache__"))
