@@ -23,7 +23,7 @@ from tests.support.nightly_checkout import Place
             ("--to", "reg.example/ns:tag", "--key", "KEY"),
             errors.INVALID,
             "reg.example",
-            "tag/first-cpu",
+            "tag/first",
         ),
         (
             ("--to", "reg.example/ns", "--key", "/none/key.pem"),

@@ -42,8 +42,8 @@ def test_a_whole_night_in_its_order(place: Place, key: str) -> None:
         f"build --distribution first --accelerator cpu --platform linux/arm64 --output oci:night/images/first-cpu-arm64 --locked {tree}",
         f"build --distribution first --accelerator cpu --platform linux/amd64 --output image:localhost/rosetta-nightly:first-cpu --compression gzip --locked {tree}",
         "verify image:localhost/rosetta-nightly:first-cpu",
-        f"publish oci:night/images/first-cpu-amd64 oci:night/images/first-cpu-arm64 --to reg.example/ns/first-cpu --key key.pem --date 2026-11-28 {tree} --builder-id https://ci.example/nightly",
-        "verify-published reg.example/ns/first-cpu@sha256:9 --key night/signed-by.pub",
+        f"publish oci:night/images/first-cpu-amd64 oci:night/images/first-cpu-arm64 --to reg.example/ns/first --key key.pem --date 2026-11-28 {tree} --builder-id https://ci.example/nightly",
+        "verify-published reg.example/ns/first@sha256:9 --key night/signed-by.pub",
     ]
     assert (place.folder / "signed-by.pub").read_text().startswith("-----BEGIN PUBLIC KEY-----")
 
@@ -190,7 +190,7 @@ def test_what_is_new_is_told_where_there_was_a_night_before(place: Place, key: s
         "digest": "sha256:9",
         "repository": "r",
         "tags": [],
-        "previous": {"latest": "sha256:8"},
+        "previous": {"latest-cpu": "sha256:8"},
     }
     place.answer(
         ("publish", {"result": result}),
@@ -199,7 +199,7 @@ def test_what_is_new_is_told_where_there_was_a_night_before(place: Place, key: s
     assert _publish(place, key, "--distribution", "first")
     assert (
         place.calls()[-1]
-        == "changelog reg.example/ns/first-cpu@sha256:8 reg.example/ns/first-cpu@sha256:9 --key night/signed-by.pub"
+        == "changelog reg.example/ns/first@sha256:8 reg.example/ns/first@sha256:9 --key night/signed-by.pub"
     )
     assert place.report()["published"][0]["changes"] == {"one": {"from": PIN, "to": TIP}}
 

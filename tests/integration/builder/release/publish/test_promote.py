@@ -24,18 +24,6 @@ pytestmark = pytest.mark.registry
 NAME = "team/thing"
 
 
-def _make_document(digest: str, **results: Any) -> dict[str, Any]:
-    """Return the result of a suite that tested an image for CPUs."""
-    outcomes = {
-        "fp8": {"outcome": "passed"},
-        "te": {"outcome": "not run", "lacks": "environment", "reason": "it needs CUDA"},
-        "collective": {"outcome": "passed"},
-        **results,
-    }
-    checks = [{"name": name, "platform": "cpu", **check} for name, check in outcomes.items()]
-    return {"schema": 1, "ok": True, "result": {"digest": digest, "checks": checks}}
-
-
 def _result(project: Project, text: str) -> Path:
     file = project.folder / "result.json"
     file.write_text(text)
@@ -43,7 +31,7 @@ def _result(project: Project, text: str) -> Path:
 
 
 def _good_result(project: Project, digest: str) -> Path:
-    return _result(project, json.dumps(_make_document(digest)))
+    return _result(project, json.dumps(published_project.make_suite_result(digest)))
 
 
 def _promote(
@@ -166,7 +154,9 @@ def test_a_check_that_the_machine_could_not_run_is_signed_as_such(
     digest = project.digest(place)
     assert project.publish(served, place)[0] == 0
     gap = {"outcome": "not run", "lacks": "machine", "reason": "one GPU"}
-    result = _result(project, json.dumps(_make_document(digest, collective=gap)))
+    result = _result(
+        project, json.dumps(published_project.make_suite_result(digest, collective=gap))
+    )
     status, document = _promote(project, served, digest, result)
     assert status == 2
     errors.check_error(

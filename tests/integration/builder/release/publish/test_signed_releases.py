@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,8 +112,8 @@ def _all_tags(repository: Repository) -> list[str]:
 def test_tags_that_a_publish_or_promote_moves_are_signed(repository: Repository) -> None:
     project, served = repository.project, repository.served
     result = project.folder / "result.json"
-    result.write_text('{"schema": 1, "command": "verify", "ok": true, "result": {}}')
     for digest in (repository.new, repository.old):
+        result.write_text(json.dumps(published_project.make_suite_result(digest)))
         status, document = project.run(
             "promote", f"{served.host}/{NAME}@{digest}", "--suite", "s", "--result", str(result)
         )
@@ -328,7 +329,7 @@ def test_what_the_image_is(repository: Repository, capsys: pytest.CaptureFixture
         cli.main(["verify-published", name, "--key", f"{repository.project.keys['ours']}.pub"]) == 0
     )
     text = capsys.readouterr().out
-    assert "image: thing for cpu (line line), linux/amd64" in text
+    assert "image: thing for cuda13 (line line), linux/amd64" in text
     assert f"released {DAY}: latest" in text
 
 
