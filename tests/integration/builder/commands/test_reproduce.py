@@ -136,15 +136,15 @@ def test_it_does_not_take_the_layers_it_is_to_compare_with(chain: Chain) -> None
             else entry
         )
 
-    image = _altered(chain, "python", alter)
+    image = _altered(chain, "python-3", alter)
     for record in (chain.cache / "layers").glob("*.gzip.json"):
         known = json.loads(record.read_text())
-        if known["name"] == "python":
+        if known["name"] == "python-3":
             wrong = next(
                 one
                 for each in layout.read_layout(chain.folder / "altered").index.images
                 for one in each.layers
-                if one.name == "python"
+                if one.name == "python-3"
             )
             target = chain.cache / "blobs/sha256" / wrong.digest[7:]
             target.write_bytes(layout.blob_path(chain.folder / "altered", wrong).read_bytes())
@@ -155,7 +155,7 @@ def test_it_does_not_take_the_layers_it_is_to_compare_with(chain: Chain) -> None
             )
     status, document, stderr = _reproduce(chain, image)
     assert status == 1, stderr
-    assert "layer python: " in document["result"]["difference"]
+    assert "layer python-3: " in document["result"]["difference"]
     assert "site-packages/helper.py: another size and content" in document["result"]["difference"]
 
 
@@ -186,7 +186,7 @@ def test_it_does_not_take_the_layers_it_is_to_compare_with(chain: Chain) -> None
             "opt/thing/LICENSE: another mode",
         ),
         (
-            "rosetta",
+            "programs",
             lambda entry: (
                 Entry(entry.path, "link", 0o777, target="/bin/false")
                 if entry.path == "opt/rosetta/bin/rosetta"
