@@ -495,6 +495,8 @@ class Connection:
                     f"the registry {problem}",
                     str(self.reference),
                     f"docker login {self.reference.host}",
+                    kind=DENIED,
+                    value=401,
                 )
             return self._authorization
 
