@@ -117,8 +117,8 @@ def test_one_patch_edited_touches_only_the_tree(chain: Chain) -> None:
     assert document["result"]["changed"] == [
         "opt/thing",
         "opt/rosetta/bin",
-        "opt/rosetta/sources",
         "opt/rosetta/LICENSES",
+        "opt/rosetta/sources",
         "opt/rosetta/lock.json",
     ]
     assert chain.greeting() == "good evening"

@@ -170,7 +170,8 @@ def test_a_public_variable_cannot_be_dropped(
     """The committed page is the record: a name goes when its section is deleted there, by hand."""
     for folder in ("docs", "scripts", "overlay", "locks"):
         shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True)
-    shutil.copy(ROOT / "manifest.yaml", tmp_path)
+    for name in ("manifest.yaml", "README.md"):
+        shutil.copy(ROOT / name, tmp_path)
     page = tmp_path / variable_page.PAGE
     committed = page.read_text(encoding="utf-8")
     pack = lookup.find_variable("PACK")

@@ -46,10 +46,11 @@ def test_the_files_are_current() -> None:
 def test_the_command_writes_what_differs(tmp_path: Path, cache: Cache) -> None:
     for folder in (slurm_files.SOURCE, "locks"):  # the page of image contents reads the locks
         shutil.copytree(ROOT / folder, tmp_path / folder)
+    shutil.copy(ROOT / "README.md", tmp_path)
     shutil.copy2(ROOT / "manifest.yaml", tmp_path)
     context = Context(tmp_path, tmp_path / "manifest.yaml", cache)
-    check = argparse.Namespace(check=True, site="")
-    write = argparse.Namespace(check=False, site="")
+    check = argparse.Namespace(check=True, site="", images="")
+    write = argparse.Namespace(check=False, site="", images="")
     assert not docs.run(context, check).ok
     assert not (tmp_path / "overlay").exists()
     assert docs.run(context, write).ok

@@ -216,20 +216,27 @@ def test_an_experiment_of_the_users_own_need_not_read_data(place: Place) -> None
     assert "--fdl_config=mine.Experiment" in ran.argv
 
 
-@pytest.mark.parametrize(("command", "more"), [("lambada", {}), ("boolq", {"EVAL_ONLY": "1"})])
+@pytest.mark.parametrize(
+    ("command", "data", "more"),
+    [
+        ("lambada", "text:corpus.txt", {}),
+        ("boolq", "jsonl:questions.jsonl", {"EVAL_ONLY": "1"}),
+    ],
+)
 def test_an_evaluation_needs_evaluation_data_alone(
-    command: str, more: dict[str, str], place: Place
+    command: str, data: str, more: dict[str, str], place: Place
 ) -> None:
+    (place.work / "questions.jsonl").write_text("{}\n", encoding="utf-8")
     (place.work / "l/checkpoints/checkpoint_00000003").mkdir(parents=True)
     settings = [
         *(f"{name}={value}" for name, value in more.items()),
         "LOG_DIR=l",
-        "EVAL_DATA=text:corpus.txt",
+        f"EVAL_DATA={data}",
     ]
     settings += ["CHECKPOINT_RESTORE_PATH=l"] if more else []
     ran = place.rosetta("pax", command, *settings, DATA="")
     assert ran.rc == 0, ran.err
-    assert (ran.env["EVAL_DATA"], ran.env["DATA"]) == ("text:corpus.txt", "text:corpus.txt")
+    assert (ran.env["EVAL_DATA"], ran.env["DATA"]) == (data, data)
 
 
 @pytest.mark.parametrize(
