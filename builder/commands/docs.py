@@ -24,7 +24,7 @@ from builder.release.documentation_site import configuration, site_build
 from builder.release.publish import image_table
 from builder.upstream import slurm_files
 from rosetta.core.atomic_files import write_atomic
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -70,7 +70,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     variables = variable_page.render()
     variable_page.refuse_removals(_read(context.root / variable_page.PAGE), variables)
     loaded = manifest.load(context.root / "manifest.yaml")
-    record = json.loads(_read(context.root / image_table.RECORD) or "{}")
+    record = _read_image_record(context.root / image_table.RECORD)
     pages = {
         manifest_page.PAGE: manifest_page.render(),
         contents_page.PAGE: contents_page.render(context.root),
@@ -109,6 +109,20 @@ def _write_image_record(context: Context, namespace: str) -> None:
     record = image_table.read_images(manifest.load(context.manifest_path), namespace.rstrip("/"))
     text = json.dumps(record, indent=1, sort_keys=True) + "\n"
     write_atomic(context.root / image_table.RECORD, text)
+
+
+def _read_image_record(file: Path) -> dict[str, Any]:
+    """Return the record of published images, without an image if there is no file."""
+    try:
+        record: dict[str, Any] = json.loads(_read(file) or "{}")
+    except ValueError as error:
+        raise UserError(
+            f"is not valid JSON ({error})",
+            str(file),
+            "delete the file, or write it again with --images",
+            kind=DAMAGED,
+        ) from error
+    return record
 
 
 def _read(path: Path) -> str:

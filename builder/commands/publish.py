@@ -180,9 +180,9 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 
 
 def _choose_accelerator(context: Context, names: Sequence[str]) -> str:
-    """Return the accelerator to build for: the last that the manifest lists.
+    """Return the newest CUDA version that a distribution is built for, else "cpu".
 
-    An image layout says itself what it is for, and needs no choice.
+    An image layout says itself what it is for. The result is "" then.
     """
     if names[0].startswith("oci:"):
         return ""

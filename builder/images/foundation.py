@@ -148,12 +148,12 @@ class Notes:
         )
 
     def write(
-        self, found: Foundations, before: Mapping[str, str], after: Mapping[str, str]
+        self, foundations: Foundations, before: Mapping[str, str], after: Mapping[str, str]
     ) -> None:
         """Note foundations, unless their inputs changed while they were made.
 
         Args:
-            found: The foundations.
+            foundations: The foundations.
             before: What `hash_inputs` returned before they were made.
             after: What it returns now.
         """
@@ -166,14 +166,14 @@ class Notes:
         }
         if any(after.get(path) != digest for path, digest in inputs.items()):
             return
-        python = next(iter(found.by_architecture.values())).python
+        python = next(iter(foundations.by_architecture.values())).python
         inside = python.path.relative_to(self._cache.path("base"))
         folder = inside.parts[0]
         write_stamp(
             self._stamp,
             {
                 "inputs": inputs,
-                "compression": found.compression,
+                "compression": foundations.compression,
                 "python_folder": folder,
                 "python": dataclasses.asdict(python) | {"path": str(inside.relative_to(folder))},
                 "foundations": {
@@ -183,7 +183,7 @@ class Notes:
                         "env": list(foundation.env),
                         "licences": list(foundation.licences),
                     }
-                    for architecture, foundation in found.by_architecture.items()
+                    for architecture, foundation in foundations.by_architecture.items()
                 },
             },
         )

@@ -233,8 +233,8 @@ def resolve_image(request: ImageRequest) -> ResolvedImage:
 
 def build_image(request: ImageRequest) -> BuiltImage:
     """Build an image; equal inputs give the same index on every machine."""
-    found = make_foundations(request)
-    return top_layers.finish_image(request.layers or request.cache, found, request.publisher)
+    foundations = make_foundations(request)
+    return top_layers.finish_image(request.layers or request.cache, foundations, request.publisher)
 
 
 def make_foundations(request: ImageRequest) -> Foundations:

@@ -38,19 +38,21 @@ class BuiltImage:
     records: dict[str, dict[str, Any]]  # the lock.json of each architecture
 
 
-def finish_image(cache: Cache, found: Foundations, publisher: Publisher) -> BuiltImage:
+def finish_image(cache: Cache, foundations: Foundations, publisher: Publisher) -> BuiltImage:
     """Return the image on these foundations; equal inputs give the same index on every machine.
 
     Args:
         cache: The cache that has, or gets, the layers.
-        found: The layers below, by architecture.
+        foundations: The layers below, by architecture.
         publisher: Who builds the image, for the labels.
     """
     package = package_parts.read_package()
     images, records, licences = [], {}, set[str]()
-    for architecture, foundation in found.by_architecture.items():
+    for architecture, foundation in foundations.by_architecture.items():
         origin = Origin(publisher, foundation.licences)
-        image, record = _finish_architecture(cache, foundation, found.compression, package, origin)
+        image, record = _finish_architecture(
+            cache, foundation, foundations.compression, package, origin
+        )
         images.append(image)
         records[architecture] = record
         licences.update(foundation.licences)

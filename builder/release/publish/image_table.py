@@ -51,13 +51,29 @@ def _read_image(connection: Connection, accelerator: str) -> dict[str, Any]:
     if not date:
         log.info(f"{connection.reference.repository} has no nightly image for {accelerator}")
         return {}
-    index = download.read_document(connection, tags.Position(date, suffix=suffix).tag)
-    sizes = {}
-    for descriptor in index.json().get("manifests", []):
-        manifest = download.read_document(connection, str(descriptor["digest"])).json()
-        blobs = [manifest["config"], *manifest["layers"]]
-        sizes[str(descriptor["platform"]["architecture"])] = sum(blob["size"] for blob in blobs)
+    tag = tags.Position(date, suffix=suffix).tag
+    index = download.read_document(connection, tag)
+    try:
+        sizes = {
+            str(descriptor["platform"]["architecture"]): _measure_image(
+                connection, str(descriptor["digest"])
+            )
+            for descriptor in index.json()["manifests"]
+        }
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"is not an image that build.py publish put there: no {error}",
+            f"{connection.reference.repository}:{tag}",
+            "delete the tag, or give another --images",
+            kind=INVALID,
+        ) from error
     return {"date": date, "digest": index.digest, "sizes": sizes}
+
+
+def _measure_image(connection: Connection, digest: str) -> int:
+    """Return the bytes of the config and the layers of one architecture's image."""
+    manifest = download.read_document(connection, digest).json()
+    return sum(int(blob["size"]) for blob in (manifest["config"], *manifest["layers"]))
 
 
 def render_readme(text: str, manifest: Manifest, record: Mapping[str, Any]) -> str:
@@ -80,16 +96,8 @@ def render_readme(text: str, manifest: Manifest, record: Mapping[str, Any]) -> s
             f"put the lines {_START.strip()} and {_END.strip()} into it",
             kind=INVALID,
         )
-    return (
-        head
-        + start
-        + "\n"
-        + "\n".join(_list_table_lines(manifest, record))
-        + "\n"
-        + "\n"
-        + end
-        + tail
-    )
+    table = "\n".join(_list_table_lines(manifest, record))
+    return f"{head}{start}\n{table}\n\n{end}{tail}"
 
 
 def _list_table_lines(manifest: Manifest, record: Mapping[str, Any]) -> Iterator[str]:

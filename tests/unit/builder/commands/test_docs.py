@@ -162,6 +162,14 @@ def run_docs(root: Path, *, check: bool) -> Result:
     return docs.run(context, argparse.Namespace(check=check, site="", images="", repository=None))
 
 
+def test_a_damaged_record_of_images_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "published-images.json"
+    assert docs._read_image_record(file) == {}
+    file.write_text('{"images": ', encoding="utf-8")
+    with errors.expect_user_error(errors.DAMAGED, where=file):
+        docs._read_image_record(file)
+
+
 @pytest.mark.parametrize("check", [False, True])
 @pytest.mark.parametrize("dropped", [("pretrain", "finetune"), ("finetune",)])
 def test_a_public_variable_cannot_be_dropped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -147,3 +148,14 @@ def test_the_table_of_images_is_made_from_the_registry(project: Project, served:
     assert text.endswith("after\n")
     with errors.expect_user_error(errors.INVALID, where="README.md"):
         image_table.render_readme("no place", loaded, record)
+
+
+def test_a_nightly_tag_of_another_program_is_named(project: Project) -> None:
+    with published_project.serve_registry("memory", project.folder) as served:
+        assert project.publish(served, project.layout())[0] == 0
+        _, _, data = served.answer("GET", f"/v2/{NAME}/manifests/latest", {}, b"")
+        platform = str(json.loads(data)["manifests"][0]["digest"])
+        _, headers, data = served.answer("GET", f"/v2/{NAME}/manifests/{platform}", {}, b"")
+        served.answer("PUT", f"/v2/{NAME}/manifests/nightly-{NEXT}", dict(headers), data)
+        with errors.expect_user_error(errors.INVALID, where=f"{NAME}:nightly-{NEXT}"):
+            image_table.read_images(manifest.load(project.manifest), f"{served.host}/team")
