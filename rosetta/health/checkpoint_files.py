@@ -317,16 +317,22 @@ def _read_array_names(folder: str) -> set[str]:
 
 
 def _check_array_folders(checkpoint: str, *, read_values: bool) -> None:
-    """Check a checkpoint that has a folder with `.zarray` for each array."""
+    """Check a checkpoint that has a folder for each array.
+
+    Only the chunks of arrays in the format Zarr 2 are checked, which have a `.zarray`.
+    """
     root = run_folders.make_path(checkpoint)
+    zarr3_folders = {path.parent for path in root.glob("**/zarr.json")}
     array_folders = {
-        str(chunk.parent) for chunk in root.glob("**/0*") if _FIRST_CHUNK.fullmatch(chunk.name)
+        str(chunk.parent)
+        for chunk in root.glob("**/0*")
+        if _FIRST_CHUNK.fullmatch(chunk.name) and zarr3_folders.isdisjoint(chunk.parents)
     }
     for folder in array_folders:
         if not run_folders.make_path(f"{folder}/.zarray").exists():
             raise _DamagedError(f"{folder}/.zarray", "the file is missing")
     descriptions = sorted(root.glob("**/.zarray"), key=str)
-    if not descriptions and not _has_legacy_format(checkpoint):
+    if not descriptions and not zarr3_folders and not _has_legacy_format(checkpoint):
         raise _DamagedError(f"{checkpoint}/state", "the folder has no arrays")
     for path in descriptions:
         folder = str(path.parent)
