@@ -8,16 +8,14 @@ is for the layers.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rosetta.convert import json_documents
+from rosetta.convert import json_documents, zarr_arrays
 from rosetta.convert.config_fields import shorten_value
 from rosetta.convert.llama import (
     TOP_ARRAYS,
@@ -32,17 +30,16 @@ from rosetta.convert.llama import (
     unpack_array,
 )
 from rosetta.core import run_folders
-from rosetta.core.errors import DAMAGED, DIFFERS, FAILED, INVALID, MISSING, UNSUPPORTED, UserError
+from rosetta.core.errors import DAMAGED, DIFFERS, INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.health import checkpoint_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from pathlib import Path
 
 # The beginnings of the paths of arrays: of the whole model, of one layer, and of stacked layers.
 _ARRAY_PREFIX = "mdl_vars.params.lm."
 _LAYER_PREFIX, _REPEATED_PREFIX = "transformer.x_layers_{}.", "transformer.repeat.sub.x_layers_0."
-_LARGEST_CHUNK = 1 << 26  # bytes; several devices read the chunks of an array at once
 _DTYPES = ("<f4", "<f2", "bfloat16")
 # paxml/checkpoint_version.py: one folder for each array, and the shapes in the metadata.
 VERSION = 1.1
@@ -380,77 +377,6 @@ class Source:
         return self._unpacked[1][place.position]
 
 
-def _choose_chunks(shape: tuple[int, ...], itemsize: int) -> list[int]:
-    """Return the size of a chunk: the array's, halved along its largest dimension until it fits.
-
-    Args:
-        shape: The shape of the array.
-        itemsize: The bytes of a number.
-    """
-    chunk = list(shape)
-    while math.prod(chunk) * itemsize > _LARGEST_CHUNK:
-        largest = chunk.index(max(chunk))
-        chunk[largest] = -(-chunk[largest] // 2)
-    return chunk
-
-
-@contextlib.contextmanager
-def _report_failed_writes(folder: Path) -> Iterator[None]:
-    """Raise UserError if TensorStore cannot write an array in the block.
-
-    The reason may be a full disk, a quota, a limit on the size of files, or permissions.
-    """
-    try:
-        yield
-    except OSError:
-        raise
-    except Exception as error:  # TensorStore raises ValueError or RuntimeError for system errors.
-        message = str(error)
-        number = re.search(r"os_error_code='(\d+)'|OS error (\d+)", message)
-        words = re.search(r"\[OS error: ([^\]]+)\]", message)  # TensorStore of pax-1.4
-        if number is None and words is None and " local file " not in message:
-            raise
-        reason = message[-200:]
-        if number:
-            reason = os.strerror(int(number[1] or number[2]))
-        elif words:
-            reason = words[1]
-        raise UserError(
-            f"the array cannot be written ({reason})",
-            str(folder),
-            "free some space, or name another folder",
-            kind=FAILED,
-        ) from None
-
-
-def _create_array(folder: Path, shape: tuple[int, ...], chunks: list[int], dtype: str) -> Any:
-    """Create an array on disk and return its TensorStore.
-
-    Args:
-        folder: The zarr folder of the array.
-        shape: The shape of the array.
-        chunks: The size of a chunk.
-        dtype: The type in zarr's notation, for example "<f4".
-    """
-    import tensorstore
-
-    metadata = {
-        "shape": list(shape),
-        "chunks": chunks,
-        "dtype": dtype,
-        "compressor": {"id": "zstd", "level": 1},
-        "order": "C",
-    }
-    spec = {
-        "driver": "zarr",
-        "kvstore": {"driver": "file", "path": str(folder)},
-        "metadata": metadata,
-        "create": True,
-    }
-    with _report_failed_writes(folder):
-        return tensorstore.open(spec).result()
-
-
 def _make_metadata(sizes: ModelSizes, full_paths: Iterable[str]) -> dict[str, Any]:
     """Return the metadata that Paxml writes beside the state: the shapes of its arrays."""
     shapes = list_array_shapes(sizes)
@@ -506,12 +432,12 @@ class _ArrayWriter:
         folder = self._state / (_ARRAY_PREFIX + full_path)
         if full_path not in self.stores:
             shape = self._shapes[path]
-            chunks = _choose_chunks(shape, 4)
+            chunks = zarr_arrays.choose_chunks(shape, 4)
             if is_stacked:
                 shape, chunks = (self._sizes.layers, *shape), [1, *chunks]
-            self.stores[full_path] = _create_array(folder, shape, chunks, "<f4")
+            self.stores[full_path] = zarr_arrays.create_array(folder, shape, chunks, "<f4")
         store = self.stores[full_path]
-        with _report_failed_writes(folder):
+        with zarr_arrays.report_failed_writes(folder):
             (store[layer] if is_stacked else store).write(array).result()
 
 
@@ -544,8 +470,8 @@ def write_checkpoint(
             del waiting[path]
             ordered = [own_tensors[own_name] for own_name in names]
             writer.write(path, layer, pack_array(path, ordered, sizes))
-    step = _create_array(state / "step", (), [], "<u4")
-    with _report_failed_writes(state / "step"):
+    step = zarr_arrays.create_array(state / "step", (), [], "<u4")
+    with zarr_arrays.report_failed_writes(state / "step"):
         step.write(np.uint32(0)).result()
     text = json.dumps(_make_metadata(sizes, writer.stores))
     (checkpoint / "metadata" / "metadata").write_text(text, encoding="utf-8")

@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from rosetta import cli
-from rosetta.convert import huggingface, llama, meta_llama, pax_checkpoint
+from rosetta.convert import huggingface, llama, meta_llama, pax_checkpoint, zarr_arrays
 from tests.support import errors, llama_weights
 
 SOURCES: dict[str, Any] = {
@@ -183,7 +183,7 @@ def test_lora_is_added(model: Any, tmp_path: Path, capsys: pytest.CaptureFixture
             )
             for which, value in (("a", down), ("b", up)):
                 held = np.stack([np.zeros_like(value), value]) if repeated else value
-                pax_checkpoint._create_array(
+                zarr_arrays.create_array(
                     state / f"mdl_vars.params.lm.{within}{module}.lora_{which}",
                     held.shape,
                     list(held.shape),
@@ -365,10 +365,10 @@ def test_the_tokenizer_is_copied(model: Any, tmp_path: Path) -> None:
 
 def test_chunks() -> None:
     for size in ((32000, 4096), (8192, 28672), (3, 4096, 32, 128), (7,)):
-        chunks = pax_checkpoint._choose_chunks(size, 4)
+        chunks = zarr_arrays.choose_chunks(size, 4)
         assert np.prod(chunks) * 4 <= 1 << 26
         assert all(chunk <= length for chunk, length in zip(chunks, size, strict=True))
-    assert pax_checkpoint._choose_chunks((5, 7), 4) == [5, 7]
+    assert zarr_arrays.choose_chunks((5, 7), 4) == [5, 7]
 
 
 BAD: dict[str, tuple[Any, str, dict[str, Any]]] = {

@@ -23,7 +23,7 @@ import numpy as np
 import tensorstore  # type: ignore[import-not-found]
 
 from rosetta import cli
-from rosetta.convert import pax_checkpoint, torch_file
+from rosetta.convert import torch_file, zarr_arrays
 from tests.support import llama_weights
 from tests.unit.rosetta.convert.test_unused_input import copy_model, models, refused
 
@@ -370,7 +370,7 @@ def test_a_missing_chunk_is_refused(
     if layers == "adapted by LoRA":
         held, plain = np.ones((held.shape[0], 2), np.float32), array
         array = plain.with_name(plain.name.removesuffix("w") + "lora_a")
-        pax_checkpoint._create_array(
+        zarr_arrays.create_array(
             plain.with_name(plain.name.removesuffix("w") + "lora_b"), (32, 2), [32, 2], "<f4"
         ).write(np.ones((32, 2), np.float32)).result()
     else:
@@ -407,7 +407,7 @@ def test_a_lora_adapter_of_another_size_is_refused(
             state
             / f"mdl_vars.params.lm.transformer.x_layers_1.ff_layer.ffn_layer2.linear.lora_{which}"
         )
-        pax_checkpoint._create_array(array, size, list(size), "<f4").write(
+        zarr_arrays.create_array(array, size, list(size), "<f4").write(
             np.ones(size, np.float32)
         ).result()
     assert "do not fit" in refused(source, tmp_path, capsys, "--to", "hf")
