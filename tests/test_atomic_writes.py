@@ -19,6 +19,7 @@ RENAMING = {
     "builder/release/bump/working_copy.py": {"replace_folder"},
     "builder/upstream/git_index.py": {"apply"},
     "rosetta/convert/output_folder.py": {"_move_into_place"},
+    "rosetta/convert/t5x_checkpoint.py": {"close"},
     "rosetta/core/atomic_files.py": {"replace_file"},
     "rosetta/selftest/training.py": {"_hide_event_files", "train_and_resume"},
 }

@@ -239,8 +239,7 @@ class Source:
 
     def _read_array(self, full_path: str, layer: int | None) -> Any:
         """Return the values of an array; of stacked layers, those of one layer."""
-        import tensorstore  # type: ignore[import-not-found]
-
+        tensorstore = zarr_arrays.load_tensorstore()
         folder = self.folder / (_ARRAY_PREFIX + full_path)
         spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": str(folder)}}
         try:

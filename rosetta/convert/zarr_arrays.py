@@ -33,12 +33,17 @@ _COPY_AGAIN = "copy the checkpoint again"
 _CONCURRENCY = {"file_io_concurrency": {"limit": 4}, "data_copy_concurrency": {"limit": 4}}
 
 
+def load_tensorstore() -> Any:
+    """Return the module tensorstore."""
+    import tensorstore  # type: ignore[import-not-found]
+
+    return tensorstore
+
+
 @functools.cache
 def _make_context() -> Any:
     """Return the settings with which TensorStore reads: few chunks at once, and none kept."""
-    import tensorstore  # type: ignore[import-not-found]
-
-    return tensorstore.Context(_CONCURRENCY)
+    return load_tensorstore().Context(_CONCURRENCY)
 
 
 @dataclass(frozen=True)
@@ -101,8 +106,7 @@ class ZarrArray(StoredArray):
         self._store: Any = None
 
     def _read_block(self, block: tuple[slice, ...]) -> np.ndarray[Any, Any]:
-        import tensorstore
-
+        tensorstore = load_tensorstore()
         try:
             if self._store is None:
                 opened = tensorstore.open(self._spec, open=True, read=True, context=_make_context())
@@ -179,8 +183,7 @@ def read_database(root: Path) -> dict[str, ZarrArray]:
     Raises:
         UserError: The database or the description of an array cannot be read.
     """
-    import tensorstore
-
+    tensorstore = load_tensorstore()
     try:
         spec = {"driver": "ocdbt", "base": f"file://{root}/"}
         store = tensorstore.KvStore.open(spec, context=_make_context()).result()
@@ -253,8 +256,7 @@ def create_array(folder: Path, shape: Sequence[int], chunks: Sequence[int], dtyp
         chunks: The size of a chunk.
         dtype: The type in zarr's notation, for example "<f4".
     """
-    import tensorstore
-
+    tensorstore = load_tensorstore()
     metadata = {
         "shape": list(shape),
         "chunks": list(chunks),

@@ -99,10 +99,12 @@ def write_record(folder: str, record: Record) -> None:
     """Write a record beside the checkpoint that is being saved in a folder."""
     beside = run_folders.make_path(f"{folder}/{RECORD_FOLDER}")
     beside.mkdir(parents=True, exist_ok=True)
-    run_folders.write_file(
-        beside / f"checkpoint_{record.step}.json",
-        json.dumps({"schema": SCHEMA, **dataclasses.asdict(record)}, indent=1),
-    )
+    run_folders.write_file(beside / f"checkpoint_{record.step}.json", render_record(record))
+
+
+def render_record(record: Record) -> str:
+    """Return the content of a record's file."""
+    return json.dumps({"schema": SCHEMA, **dataclasses.asdict(record)}, indent=1)
 
 
 def copy_into_checkpoint(folder: str, step: int, checkpoint: str) -> None:
