@@ -475,7 +475,7 @@ def _load_model_unlocked(path: str, extra_ids: int) -> Any:
             kind=MISSING,
             value="sentencepiece",
         ) from None
-    content = _read_content(path) + make_sentinel_pieces(extra_ids)
+    content = read_content(path) + make_sentinel_pieces(extra_ids)
     if content:  # an empty model would be no error
         with contextlib.suppress(RuntimeError):
             return sentencepiece.SentencePieceProcessor(model_proto=content)
@@ -489,7 +489,7 @@ def _load_model_unlocked(path: str, extra_ids: int) -> Any:
 
 def _read_identity(name: str) -> bytes:
     """Return bytes that identify a vocabulary without its added sentinels: its name or its file."""
-    return _read_content(name) if _is_model_file(name) else name.encode()
+    return read_content(name) if _is_model_file(name) else name.encode()
 
 
 def _is_model_file(name: str) -> bool:
@@ -498,7 +498,7 @@ def _is_model_file(name: str) -> bool:
 
 
 @functools.lru_cache(maxsize=8)
-def _read_content(path: str) -> bytes:
+def read_content(path: str) -> bytes:
     """Return the bytes of a vocabulary file. Raises UserError if it cannot be read."""
     try:
         with open(path, "rb") as file:
