@@ -167,7 +167,9 @@ class _IndexEntry(NamedTuple):
 
 def _check_ocdbt(folder: str, *, read_values: bool) -> None:
     """Check the files of a database, that no array or chunk is missing, and maybe all values."""
-    for name in (_MANIFEST, "_METADATA"):
+    # Orbax before 0.6 could put its list of the arrays into `checkpoint` instead of `_METADATA`.
+    has_list = run_folders.make_path(f"{folder}/checkpoint").exists()
+    for name in (_MANIFEST, *([] if has_list else ["_METADATA"])):
         if not run_folders.make_path(f"{folder}/{name}").exists():
             raise _DamagedError(f"{folder}/{name}", "the file is missing")
     database = _open_database(folder)

@@ -71,7 +71,8 @@ def _parse_legacy_tree(node: Any) -> Any:
     """
     if isinstance(node, dict) and {"driver", "metadata"} <= set(node):
         metadata = node["metadata"]
-        name = metadata["dtype"]
+        # Today's TensorStore writes the type beside `metadata`, the one of public weights into it.
+        name = metadata.get("dtype") or node["dtype"]
         dtype = jax.numpy.bfloat16 if name == "bfloat16" else np.dtype(name)
         return jax.ShapeDtypeStruct(tuple(metadata["shape"]), dtype)
     if isinstance(node, dict):
