@@ -8,17 +8,26 @@ parameter, `state/step` is the step, and the names of the optimizer's state begi
 Formats:
     orbax-ocdbt: the folder `state` is a database of TensorStore. Today's T5X writes it.
     orbax-zarr: the folder `state` has a Zarr folder for each array, with dots in its name.
+    t5x-tensorstore: T5X's format from before Orbax, in which public weights are. The file
+        `checkpoint` has the tree and its small arrays. Large arrays have a Zarr folder each.
+    t5x-msgpack: the same format, without Zarr folders.
+
+Orbax's formats are older than its list of the arrays, `_METADATA`. Without that list, the file
+`checkpoint` in the folder `state` has the tree.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from rosetta.convert import json_documents, zarr_arrays
+from rosetta.convert import json_documents, msgpack_file, zarr_arrays
+from rosetta.convert.msgpack_file import ConstantArray
+from rosetta.convert.stored_array import StoredArray
 from rosetta.convert.torch_file import BFLOAT16
 from rosetta.core import run_folders
 from rosetta.core.errors import DAMAGED, EXISTS, MISSING, UNSUPPORTED, UserError
@@ -32,14 +41,18 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from rosetta.convert.stored_array import StoredArray
-
 STEP = "state/step"
 _COPY_AGAIN = "copy the checkpoint again, or name another one"
 # The class of Orbax that restores the folder `state`.
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
-_METADATA = "_METADATA"  # Orbax's list of the arrays
+_TREE_FILE = "checkpoint"
+_PLACEHOLDER = "PLACEHOLDER://"  # Orbax has it in the tree before the name of an array's folder
+_TENSORFLOW_START = b"model_checkpoint_path"
+_LEGACY_VERSION = 3  # t5x/checkpoints.py; the versions before it are from before T5X was public
 _PART_PREFIX = "rosetta-part-"  # of the folder of a checkpoint that is being written
+# The folder of a checkpoint that T5X, Orbax or Writer has not finished.
+_UNFINISHED_NAME = re.compile(rf"checkpoint_\d+\.(orbax-checkpoint-)?tmp|{_PART_PREFIX}")
+_METADATA = "_METADATA"  # Orbax's list of the arrays
 # The type of the values in Zarr's notation.
 _ZARR_DTYPES = {np.dtype("<f4"): "<f4", BFLOAT16: "bfloat16"}
 _SMALLEST_CHUNK = 1 << 20  # bytes; a small block shares a file with its neighbours
@@ -104,7 +117,14 @@ def _find_checkpoint(path: Path) -> Path:
             "copy the checkpoint to this machine, for example with: gcloud storage cp -r",
             kind=UNSUPPORTED,
         )
-    if any((path / name).exists() for name in ("checkpoint", "state", _METADATA)):
+    if _UNFINISHED_NAME.match(path.absolute().name):
+        raise UserError(
+            "the checkpoint was not finished",
+            str(path),
+            "name a checkpoint_N that was written to its end",
+            kind=DAMAGED,
+        )
+    if any((path / name).exists() for name in (_TREE_FILE, "state", _METADATA)):
         return path.absolute()
     folder = type(path)(pretrained.find_checkpoint(str(path.absolute())))
     if not folder.is_dir():
@@ -123,6 +143,8 @@ def _read_arrays(folder: Path) -> tuple[str, Mapping[str, StoredArray]]:
     Raises:
         UserError: The checkpoint is not complete, or not in a format that can be read.
     """
+    root = folder / "state" if (folder / "state").is_dir() else folder
+    tree = _read_tree(root / _TREE_FILE)
     if damage := checkpoint_files.find_damage(str(folder)):
         raise UserError(
             f"not a complete checkpoint of T5X: {damage.problem}",
@@ -130,30 +152,158 @@ def _read_arrays(folder: Path) -> tuple[str, Mapping[str, StoredArray]]:
             _COPY_AGAIN,
             kind=DAMAGED,
         )
-    root = folder / "state" if (folder / "state").is_dir() else folder
-    if (root / "manifest.ocdbt").exists():
-        return "orbax-ocdbt", _name_arrays(root, zarr_arrays.read_database(root))
-    stored = {
-        name: zarr_arrays.read_array_folder(root, name)
-        for name in zarr_arrays.list_array_folders(root)
-    }
-    return "orbax-zarr", _name_arrays(root, stored)
+    if tree is not None and not (root / _METADATA).exists() and root == folder:
+        return _read_legacy_arrays(root, tree)
+    if tree is None and not (root / _METADATA).exists():
+        raise UserError(
+            "not a complete checkpoint of T5X: the list of its arrays is missing",
+            str(root / _METADATA),
+            _COPY_AGAIN,
+            kind=DAMAGED,
+        )
+    is_database = (root / "manifest.ocdbt").exists()
+    stored: Mapping[str, StoredArray]
+    if is_database:
+        stored = zarr_arrays.read_database(root)
+    else:
+        names = zarr_arrays.list_array_folders(root)
+        stored = {name: zarr_arrays.read_array_folder(root, name) for name in names}
+    arrays = _name_arrays(root, stored, tree or {})
+    return "orbax-ocdbt" if is_database else "orbax-zarr", arrays
 
 
-def _name_arrays(root: Path, stored: Mapping[str, StoredArray]) -> dict[str, StoredArray]:
+def _read_tree(path: Path) -> dict[str, Any] | None:
+    """Return the tree in the file `checkpoint`; None if there is no such file.
+
+    Raises:
+        UserError: The file is damaged, or one of TensorFlow.
+    """
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        if file.read(len(_TENSORFLOW_START)) == _TENSORFLOW_START:
+            raise UserError(
+                "a checkpoint of TensorFlow (T5 before T5X)",
+                str(path),
+                "name a checkpoint of T5X; T5X's own restore converts this one",
+                kind=UNSUPPORTED,
+            )
+    return msgpack_file.read_tree(path)
+
+
+def _read_legacy_arrays(
+    root: Path, tree: Mapping[str, Any]
+) -> tuple[str, Mapping[str, StoredArray]]:
+    """Return the format of a checkpoint from before Orbax, and its arrays by name.
+
+    Args:
+        root: The folder of the checkpoint.
+        tree: The tree in the file `checkpoint`.
+
+    Raises:
+        UserError: The version is too old, or the folder of an array is missing or damaged.
+    """
+    version = tree.get("version")
+    if isinstance(version, ConstantArray):
+        _check_version(root, int(version.read()))
+        optimizer = tree.get("optimizer")
+        tree = optimizer if isinstance(optimizer, dict) else {}
+    leaves = _flatten_tree(tree)
+    arrays: dict[str, StoredArray] = {}
+    stored_format = "t5x-msgpack"
+    for name, leaf in leaves.items():
+        if isinstance(leaf, StoredArray):
+            arrays[name] = leaf
+        elif isinstance(leaf, dict):
+            stored_format = "t5x-tensorstore"
+            arrays[name] = _read_specified_array(root, name, leaf)
+    return stored_format, arrays
+
+
+def _check_version(root: Path, version: int) -> None:
+    """Raise UserError if the version of a checkpoint from before Orbax is not the known one."""
+    if version != _LEGACY_VERSION:
+        raise UserError(
+            f"the checkpoint has the version {version} of T5X's format",
+            str(root / _TREE_FILE),
+            f"name one of version {_LEGACY_VERSION}, which T5X wrote since June 2021",
+            kind=UNSUPPORTED,
+            value=version,
+        )
+
+
+def _flatten_tree(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of a tree by their paths. A description of an array is a leaf."""
+    leaves: dict[str, Any] = {}
+    for key, node in tree.items():
+        if isinstance(node, dict) and not msgpack_file.is_specification(node):
+            leaves.update(_flatten_tree(node, f"{prefix}{key}/"))
+        else:
+            leaves[prefix + key] = node
+    return leaves
+
+
+def _read_specified_array(root: Path, name: str, specification: Mapping[str, Any]) -> StoredArray:
+    """Return the array in the folder that TensorStore's specification names.
+
+    Nothing else of the specification is used: it could name a file or a server anywhere.
+
+    Args:
+        root: The folder of the checkpoint.
+        name: The name of the array, for errors.
+        specification: The specification, as T5X has put it into the tree.
+
+    Raises:
+        UserError: The specification is not one of T5X, or does not fit the array in the folder.
+    """
+    where = str(root / _TREE_FILE)
+    try:
+        # TensorStore before 0.1.14 had the path outside of `kvstore`.
+        path = specification["kvstore"].get("path") or specification["path"]
+        folder = path.rstrip("/")
+        shape = tuple(specification["metadata"]["shape"])
+        if not folder or folder in {".", ".."} or "/" in folder:
+            raise ValueError
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise UserError(
+            f"the description of the array {name} is damaged", where, _COPY_AGAIN, kind=DAMAGED
+        ) from None
+    array = zarr_arrays.read_array_folder(root, folder)
+    if array.shape != shape:
+        raise UserError(
+            f"{name} has the shape {shape}, and its folder has {array.shape}",
+            array.where,
+            _COPY_AGAIN,
+            kind=DAMAGED,
+            value=name,
+        )
+    return array
+
+
+def _name_arrays(
+    root: Path, stored: Mapping[str, StoredArray], tree: Mapping[str, Any]
+) -> dict[str, StoredArray]:
     """Return the arrays of an Orbax checkpoint by their names in the tree.
 
     Args:
         root: The folder of the arrays.
         stored: The arrays by the names of their folders: the keys of the tree, joined by dots.
+        tree: The tree in the file `checkpoint`; empty without this file.
 
     Raises:
         UserError: An array that Orbax lists is missing.
     """
-    names = {name: name.replace(".", "/") for name in stored}
-    for keys in _list_orbax_leaves(root):
-        folder = ".".join(keys)
-        if folder not in stored:
+    arrays: dict[str, StoredArray] = {}
+    folders = {"/".join(keys): ".".join(keys) for keys in _list_orbax_leaves(root)}
+    for name, leaf in _flatten_tree(tree).items():
+        if isinstance(leaf, StoredArray):
+            arrays[name] = leaf
+        elif isinstance(leaf, str) and leaf.startswith(_PLACEHOLDER):
+            folders[name] = leaf.removeprefix(_PLACEHOLDER)
+    for name, folder in folders.items():
+        if folder in stored:
+            arrays[name] = stored[folder]
+        elif name not in arrays:
             raise UserError(
                 f"not a complete checkpoint of T5X: the array {folder!r} is missing",
                 str(root),
@@ -161,8 +311,9 @@ def _name_arrays(root: Path, stored: Mapping[str, StoredArray]) -> dict[str, Sto
                 kind=DAMAGED,
                 value=folder,
             )
-        names[folder] = "/".join(keys)
-    return {names[name]: array for name, array in stored.items()}
+    for folder in stored.keys() - set(folders.values()):
+        arrays[folder.replace(".", "/")] = stored[folder]
+    return arrays
 
 
 def _list_orbax_leaves(root: Path) -> list[list[str]]:
@@ -238,9 +389,11 @@ class Writer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is None:
-            self.close()
-        else:
+        try:
+            if error is None:
+                self.close()
+        finally:
+            # After an error. A complete checkpoint has left this folder.
             shutil.rmtree(self._part, ignore_errors=True)
 
     def write(self, name: str, start: tuple[int, ...], values: np.ndarray[Any, Any]) -> None:
@@ -340,8 +493,10 @@ class _WrittenArray:
         block = tuple(
             slice(first, first + size) for first, size in zip(start, block_shape, strict=True)
         )
-        bounds = zip(block, self.shape, strict=True)
-        if not all(0 <= part.start <= part.stop <= size for part, size in bounds):
+        bounds = zip(block, self.shape, strict=False)
+        if len(block) != len(self.shape) or not all(
+            0 <= part.start <= part.stop <= size for part, size in bounds
+        ):
             raise ValueError(f"the block {block} is outside {name} of {self.shape}")
         for other in self._blocks:
             if all(

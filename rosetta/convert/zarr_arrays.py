@@ -98,11 +98,11 @@ class ZarrArray(StoredArray):
                 value=dtype_name,
             ) from None
         super().__init__(place.where, shape, dtype, chunk_shape)
-        self._spec = {
-            "driver": driver,
-            "kvstore": place.make_store_spec(),
-            "fill_missing_data_reads": False,  # a missing chunk is an error, and not zeros
-        }
+        self._spec: dict[str, Any] = {"driver": driver, "kvstore": place.make_store_spec()}
+        if driver == "zarr3":
+            # A missing chunk is an error, and not zeros. health.checkpoint_files looks for the
+            # chunks of the other version; the TensorStore of pax-1.4 does not know this option.
+            self._spec["fill_missing_data_reads"] = False
         self._store: Any = None
 
     def _read_block(self, block: tuple[slice, ...]) -> np.ndarray[Any, Any]:

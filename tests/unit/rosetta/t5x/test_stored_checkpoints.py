@@ -12,6 +12,7 @@ REASON = "NOT CHECKED: needs the packages of a baked environment"
 jax = pytest.importorskip("jax", reason=REASON)
 checkpoints = pytest.importorskip("t5x.checkpoints", reason=REASON)
 
+import flax.serialization
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
@@ -19,7 +20,7 @@ from flax.traverse_util import flatten_dict
 from t5x import train_state as t5x_train_state
 
 from rosetta.convert import t5x_checkpoint
-from rosetta.t5x import checkpoint, checkpoint_manager
+from rosetta.t5x import checkpoint, checkpoint_arrays, checkpoint_manager
 from rosetta.t5x.partitioning import PjitPartitioner
 from rosetta.t5x.run import checkpoint_record
 from tests.support.train_states import Model
@@ -88,6 +89,72 @@ def test_every_format_of_orbax_is_read(tmp_path: Path, ocdbt: bool, zarr3: bool)
     _assert_equal(
         source, {name: np.asarray(leaf) for name, leaf in flat.items() if hasattr(leaf, "shape")}
     )
+
+
+class _WholeArrays(PjitPartitioner):
+    """A partitioner that has the scales and counters on every device, as old models of T5X do."""
+
+    def get_mesh_axes(self, train_state: Any) -> Any:
+        axes = super().get_mesh_axes(train_state)
+        flat = flatten_dict(axes.state_dict(), sep="/")
+        whole = {name: None if name.startswith("state/") else leaf for name, leaf in flat.items()}
+        return train_state.restore_state(flax.traverse_util.unflatten_dict(whole, sep="/"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("partitioner", [PjitPartitioner, _WholeArrays])
+def test_checkpoints_from_before_orbax_are_read(
+    tmp_path: Path, dtype: str, partitioner: type[PjitPartitioner]
+) -> None:
+    state = Model().state(5)
+    checkpoints.Checkpointer(
+        state,
+        partitioner(1, devices=jax.devices()[:1]),
+        str(tmp_path),
+        save_dtype=jnp.dtype(dtype),
+    ).save(state)
+    source = t5x_checkpoint.Source(tmp_path)
+    assert (source.step, source.format, source.record) == (5, "t5x-tensorstore", None)
+    expected = _list_arrays(state)
+    kernel = expected["target/dense/kernel"].astype(jnp.dtype(dtype))
+    _assert_equal(source, {**expected, "target/dense/kernel": kernel})
+    folders = {path.name for path in (tmp_path / "checkpoint_5").iterdir() if path.is_dir()}
+    assert folders == {
+        name.replace("/", ".")
+        for name in expected
+        if partitioner is PjitPartitioner or name.startswith("target/")
+    }
+    assert checkpoint_arrays.read_shapes(f"{tmp_path}/checkpoint_5") == {
+        name: values.shape for name, values in expected.items()
+    }
+
+
+@pytest.mark.parametrize("largest_part", [1 << 30, 36, 64])
+def test_arrays_in_one_file_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest_part: int
+) -> None:
+    monkeypatch.setattr(flax.serialization, "MAX_CHUNK_SIZE", largest_part)
+    arrays = {
+        "target/token_embedder/embedding": np.arange(24, dtype=np.float32).reshape(6, 4),
+        "target/encoder/encoder/mlp/wi/kernel": np.arange(60, dtype=np.float32).reshape(5, 3, 4),
+        "target/encoder/encoder_norm/scale": np.asarray(jnp.arange(40, dtype=jnp.bfloat16)),
+        "state/param_states/scale/m": np.zeros(0, np.float32),
+        "state/step": np.array(1000, np.int32),
+    }
+    tree = flax.traverse_util.unflatten_dict(arrays, sep="/")
+    content = flax.serialization.to_bytes({"version": 3, "optimizer": tree})
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "checkpoint").write_bytes(content)
+    source = t5x_checkpoint.Source(tmp_path / "weights")
+    assert (source.step, source.format) == (1000, "t5x-msgpack")
+    _assert_equal(source, arrays)
+    for name, values in arrays.items():
+        assert source.arrays[name].largest_read == values.itemsize
+    stack = "target/encoder/encoder/mlp/wi/kernel"
+    for layer in range(3):
+        selection = (slice(1, 4), slice(layer, layer + 1))
+        part = source.arrays[stack].read(selection)
+        assert part.tobytes() == arrays[stack][1:4, layer : layer + 1].tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
