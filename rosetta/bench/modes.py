@@ -24,6 +24,7 @@ MODEL_FIELDS = (
     "vocab_size",
     "mlp_activations",
     "logits_via_embedding",
+    "relative_bias",
     "emb_dim",
     "num_heads",
     "num_encoder_layers",

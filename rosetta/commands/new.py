@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping
 
+    from rosetta.t5x.run.gin_reader import Configuration
+
 _T5X_FOLDER = Path(__file__).parents[1] / "t5x"
-_FAMILIES = ("t5_1_1", "mt5", "byt5", "t5_1_0")
+_FAMILIES = ("t5_1_1", "mt5", "umt5", "byt5", "t5_1_0")
 # Template -> the end of the file's name, after NAME_SIZE.
 _FILES = {
     "model.gin.txt": ".gin",
@@ -120,11 +122,22 @@ def list_sizes(family: str) -> list[str]:
 
 def read_vocab_size(family: str) -> int | None:
     """Return the rows of the embedding that the gin file of a family sets."""
-    from rosetta.t5x.run import gin_files, gin_reader, network_fields
+    from rosetta.t5x.run import network_fields
+
+    return network_fields.read_count(_read_family(family), "vocab_size")
+
+
+def read_extra_ids(family: str) -> int | None:
+    """Return the sentinels that a family adds to its vocabulary; None for the usual number."""
+    return _read_family(family).integer("EXTRA_IDS")
+
+
+def _read_family(family: str) -> Configuration:
+    """Read the gin file of a family."""
+    from rosetta.t5x.run import gin_files, gin_reader
 
     file = gin_files.ROOT / gin_files.GIN_FOLDER / "families" / f"{family}.gin"
-    configuration = gin_reader.read_configuration([file], [gin_files.ROOT])
-    return network_fields.read_count(configuration, "vocab_size")
+    return gin_reader.read_configuration([file], [gin_files.ROOT])
 
 
 def _check_checkpoint(text: str) -> str:
@@ -205,7 +218,10 @@ def _make_template_values(args: argparse.Namespace) -> dict[str, str]:
 
     family = args.family or ("mt5" if args.checkpoint else "t5_1_1")
     _check_names(args, family)
-    vocabulary = vocabularies.load_vocabulary(args.vocab)
+    family_extra_ids = read_extra_ids(family)
+    vocabulary = vocabularies.load_vocabulary(
+        args.vocab, family_extra_ids if args.checkpoint else None
+    )
     rows = vocabularies.round_up_vocab_size(vocabulary.size)
     family_rows = read_vocab_size(family)
     if not vocabulary.sentinel_count:
@@ -224,6 +240,9 @@ def _make_template_values(args: argparse.Namespace) -> dict[str, str]:
             kind=DIFFERS,
             value=vocabulary.size,
         )
+    extra_ids = ""
+    if family_extra_ids is not None and not args.checkpoint:
+        extra_ids = "EXTRA_IDS = None  # the usual number of sentinels, not the family's\n"
     network_import = ""
     vocab_size = ""
     if not args.checkpoint and rows != family_rows:
@@ -242,6 +261,7 @@ def _make_template_values(args: argparse.Namespace) -> dict[str, str]:
         "FAMILY": family,
         "SIZE": args.size,
         "VOCAB": repr(args.vocab if args.vocab == "byte" else os.path.abspath(args.vocab)),
+        "EXTRA_IDS": extra_ids,
         "NETWORK_IMPORT": network_import,
         "VOCAB_SIZE": vocab_size,
         "DATA": repr(_resolve_data(args.data)),

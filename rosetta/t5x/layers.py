@@ -1,12 +1,14 @@
 """The layers of T5: attention and MLP blocks with their norms and residuals (see network).
 
 Activations are [batch, length, features], or [length, batch, features] if `transposed` is set.
-Masks and biases always have the batch first. What all layers of a stack share (the bias of relative
-positions, the masks, the attention implementation) is computed once, in an AttentionContext.
+Masks and biases always have the batch first. What all layers of a stack share (the masks, the
+attention implementation, and for T5 the bias of relative positions) is computed once, in an
+AttentionContext.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import operator
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from flax.linen.partitioning import with_sharding_constraint
 
 from rosetta.nn import attention, dropout, kv_cache, transformer_engine
 from rosetta.nn.dense import Kernel, apply_projections
+from rosetta.nn.relative_position import RelativeBias
 from rosetta.nn.rms_norm import RMSNorm
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["mask", "relative", "bias"],
-    meta_fields=["implementation"],
+    meta_fields=["implementation", "bias_length"],
 )
 @dataclass(frozen=True)
 class AttentionContext:
@@ -39,15 +42,19 @@ class AttentionContext:
 
     Attributes:
       mask: which keys each query may attend to.
-      relative: the bias by relative position, [1, heads, queries, keys], or None.
+      relative: the bias by relative position, [1, heads, queries, keys]; None if there is none, or
+        if each layer adds its own.
       bias: the mask and `relative` as one bias if XLA computes the attention, else None.
       implementation: "xla", "cudnn" or "te".
+      bias_length: the queries, and keys, of the bias that each layer adds (see add_layer_bias);
+        None if the layers have no bias of their own.
     """
 
     mask: Mask
     relative: Any
     bias: Any
     implementation: str
+    bias_length: int | None = None
 
 
 def make_attention_context(
@@ -59,6 +66,7 @@ def make_attention_context(
     *,
     deterministic: bool,
     incremental: bool = False,
+    layer_bias_length: int | None = None,
 ) -> AttentionContext:
     """Choose the implementation for one kind of attention, and prepare its bias.
 
@@ -71,6 +79,8 @@ def make_attention_context(
       deterministic: whether dropout is off.
       incremental: whether a cache of keys and values is used, as in decoding. XLA computes the
         attention then.
+      layer_bias_length: the queries, and keys, of the bias by relative position that each layer
+        adds; None if the layers have no bias of their own.
     """
     requested = "xla" if incremental else config.attention
     has_dropout = not deterministic and config.dropout_rate > 0
@@ -85,7 +95,7 @@ def make_attention_context(
             queries=queries,
             keys=keys,
             mask=mask,
-            biased=relative is not None,
+            biased=relative is not None or layer_bias_length is not None,
             dropout=has_dropout,
             float32_logits=config.float32_attention_logits,
         )
@@ -93,7 +103,30 @@ def make_attention_context(
     bias = (
         mask.make_bias(queries, keys, relative, config.dtype) if implementation == "xla" else None
     )
-    return AttentionContext(mask, relative, bias, implementation)
+    return AttentionContext(mask, relative, bias, implementation, layer_bias_length)
+
+
+def add_layer_bias(
+    config: T5Config, context: AttentionContext, *, bidirectional: bool
+) -> AttentionContext:
+    """Return the context of a layer's self-attention, with the layer's own bias if it has one.
+
+    The parameter belongs to the layer that calls the function, as `relpos_bias`.
+
+    Args:
+      config: the network's configuration.
+      context: the context of the stack.
+      bidirectional: whether the bias distinguishes the keys after the query.
+    """
+    if context.bias_length is None:
+        return context
+    relative = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(
+        context.bias_length, context.bias_length, bidirectional=bidirectional
+    )
+    bias = context.bias
+    if context.implementation == "xla":
+        bias = relative if bias is None else bias + relative
+    return dataclasses.replace(context, relative=relative, bias=bias)
 
 
 def name_activation_axes(*, transposed: bool) -> tuple[str, str]:
@@ -343,6 +376,7 @@ class EncoderLayer(nn.Module):
             "mlp": config.emb_dim,
         }
         masks = draw_dropout_masks(self, inputs, widths)
+        context = add_layer_bias(config, context, bidirectional=True)
         x = RMSNorm(config.dtype, name="pre_attention_layer_norm")(inputs)
         x = Attention(config, **options, name="attention")(x, x, context, masks["weights"])
         x = apply_dropout(config, x, masks["attention"], transposed=self.transposed) + inputs
@@ -395,6 +429,7 @@ class DecoderLayer(nn.Module):
                 "cross_weights": config.num_heads * encoded.shape[length_axis],
             }
         masks = draw_dropout_masks(self, inputs, widths)
+        context = add_layer_bias(config, context, bidirectional=False)
         x = RMSNorm(config.dtype, name="pre_self_attention_layer_norm")(inputs)
         x = Attention(config, **options, decode=self.decode, name="self_attention")(
             x, x, context, masks["weights"], prefill_lengths

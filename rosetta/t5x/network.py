@@ -20,6 +20,7 @@ from rosetta.nn.relative_position import RelativeBias
 from rosetta.nn.rms_norm import RMSNorm
 from rosetta.t5x import layer_stack
 from rosetta.t5x.layers import (
+    AttentionContext,
     DecoderLayer,
     EncoderLayer,
     make_attention_context,
@@ -66,6 +67,49 @@ def compute_logits_scale(config: T5Config) -> float:
     return config.emb_dim**-0.5 if config.logits_via_embedding else 1.0
 
 
+def _make_self_attention_context(
+    config: T5Config,
+    mask: Mask,
+    length: int,
+    bias_length: int,
+    *,
+    bidirectional: bool,
+    deterministic: bool,
+    incremental: bool = False,
+) -> AttentionContext:
+    """Return the context of a stack's self-attention, with the stack's bias if it has one.
+
+    The parameter of the bias belongs to the module that calls the function, as `relpos_bias`.
+
+    Args:
+      config: the network's configuration.
+      mask: which keys each query may attend to.
+      length: the number of queries, and of keys.
+      bias_length: the queries, and keys, of the bias by relative position.
+      bidirectional: whether the bias distinguishes the keys after the query.
+      deterministic: whether dropout is off.
+      incremental: whether a cache of keys and values is used.
+    """
+    relative = None
+    layer_bias_length = None
+    if config.relative_bias == "layer":
+        layer_bias_length = bias_length
+    else:
+        relative = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(
+            bias_length, bias_length, bidirectional=bidirectional
+        )
+    return make_attention_context(
+        config,
+        mask,
+        relative,
+        length,
+        length,
+        deterministic=deterministic,
+        incremental=incremental,
+        layer_bias_length=layer_bias_length,
+    )
+
+
 class Encoder(nn.Module):
     """The encoder, with relative positions in both directions."""
 
@@ -78,11 +122,8 @@ class Encoder(nn.Module):
         config = self.config
         transposed = config.transpose_batch_sequence
         length = tokens.shape[1]
-        position_bias = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(
-            length, length, bidirectional=True
-        )
-        context = make_attention_context(
-            config, mask, position_bias, length, length, deterministic=deterministic
+        context = _make_self_attention_context(
+            config, mask, length, length, bidirectional=True, deterministic=deterministic
         )
         x = _embed_tokens(
             config, self.token_embedder, tokens, deterministic=deterministic, transposed=transposed
@@ -143,17 +184,14 @@ def _run_decoder(
     transposed = config.transpose_batch_sequence and not uses_cache
     # In decoding, the keys are the tokens in the cache, not those of this call.
     bias_length = max_decode_length if decode and max_decode_length else length
-    position_bias = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(
-        bias_length, bias_length, bidirectional=False
-    )
     # The arguments of DecoderLayer after its activations, in their order.
     layer_inputs: list[Any] = [
-        make_attention_context(
+        _make_self_attention_context(
             config,
             mask,
-            position_bias,
             length,
-            length,
+            bias_length,
+            bidirectional=False,
             deterministic=deterministic,
             incremental=uses_cache,
         )

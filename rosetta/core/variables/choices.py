@@ -31,4 +31,4 @@ LEARNING_RATE_SCHEDULES = (
 )
 # The sizes and families that rosetta ships. The user's own tree of T5X may have more.
 T5_SIZES = ("tiny", "small", "base", "large", "xl", "xxl")
-T5_FAMILIES = ("t5_1_1", "t5_1_0", "mt5", "byt5", "decoder_only")
+T5_FAMILIES = ("t5_1_1", "t5_1_0", "mt5", "umt5", "byt5", "decoder_only")

@@ -9,6 +9,7 @@ from typing import Any
 from rosetta.core.errors import CONFLICT, INVALID, UserError
 from rosetta.core.variables import choices
 
+RELATIVE_BIASES = ("stack", "layer")
 FP8_MODES = ("off", "xla", "te")
 LOGITS_DTYPES = ("float32", "bfloat16")
 ACTIVATIONS = (
@@ -42,10 +43,11 @@ def is_whole_number(value: Any, least: int) -> bool:
 
 @dataclass(frozen=True)
 class T5Config:
-    """The configuration of a T5 network: the fields of T5X's T5Config, then rosetta's switches.
+    """The configuration of a T5 network: the fields of the model, then rosetta's switches.
 
-    The switches start with `fp8`. No switch changes the tree of parameters, or the model's results
-    beyond rounding. FP8 rounds coarsely. docs/reference/t5x-switches.md has a table of the effects.
+    The fields of the model are those of T5X's T5Config, and `relative_bias`. The switches start
+    with `fp8`. No switch changes the tree of parameters, or the model's results beyond rounding.
+    FP8 rounds coarsely. docs/reference/t5x-switches.md has a table of the effects.
 
     Attributes:
       vocab_size: the rows of the embedding, which are also the tokens of the logits.
@@ -66,6 +68,8 @@ class T5Config:
       float32_attention_logits: multiply queries and keys in float32.
       scale_attn_logits: divide attention logits by sqrt(head_dim). The value must be that of the
         checkpoint's training; public checkpoints need False.
+      relative_bias: who owns a bias of relative positions: each "stack" of layers (T5, mT5, byT5),
+        or each "layer" of a stack (umT5).
       fp8: "off", or who computes the projections in FP8: "xla" or "te" (Transformer Engine).
       fuse_qkv: use one matrix product for queries, keys and values, for keys and values of the
         attention to the encoder, and for both halves of a gated MLP.
@@ -94,6 +98,7 @@ class T5Config:
     logits_via_embedding: bool = False
     float32_attention_logits: bool = False
     scale_attn_logits: bool = False
+    relative_bias: str = "stack"
     fp8: str = "off"
     fuse_qkv: bool = False
     transpose_batch_sequence: bool = False
@@ -106,6 +111,7 @@ class T5Config:
     def __post_init__(self) -> None:
         self._normalize()
         for name, valid in (
+            ("relative_bias", RELATIVE_BIASES),
             ("fp8", FP8_MODES),
             ("attention", choices.ATTENTION),
             ("remat", choices.REMAT),

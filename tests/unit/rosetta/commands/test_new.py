@@ -163,10 +163,27 @@ def test_a_family_has_the_sizes_of_its_gin_files() -> None:
 
 def test_the_embedding_of_a_family_is_read_from_its_gin_file() -> None:
     assert {
-        family: new.read_vocab_size(family) for family in ("t5_1_1", "t5_1_0", "mt5", "byt5")
+        family: new.read_vocab_size(family)
+        for family in ("t5_1_1", "t5_1_0", "mt5", "umt5", "byt5")
     } == {
         "t5_1_1": 32128,
         "t5_1_0": 32128,
         "mt5": 250112,
+        "umt5": 256384,
         "byt5": 384,
     }
+
+
+def test_a_new_umt5_adds_the_usual_sentinels_and_public_weights_have_their_300(
+    tmp_path: Path,
+) -> None:
+    assert (new.read_extra_ids("umt5"), new.read_extra_ids("mt5")) == (300, None)
+    text = _write(tmp_path / "own", "--family", "umt5")[0].read_text()
+    assert "\nEXTRA_IDS = None" in text
+    assert "network.T5Config.vocab_size = 384  # 259 ids" in text
+    checkpoint = tmp_path / "checkpoint_0"
+    checkpoint.mkdir()
+    words = ("--family", "umt5", "--from", str(checkpoint), "--vocab", "ids:256000")
+    text = _write(tmp_path / "public", *words)[0].read_text()
+    assert "EXTRA_IDS" not in text
+    assert "vocab_size" not in text

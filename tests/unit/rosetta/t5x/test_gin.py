@@ -49,6 +49,10 @@ PUBLISHED = {
     "mt5/large": ((1024, 16, 24, 24, 64, 2816), (250112, GATED, False), 1_229_581_312),
     "mt5/xl": ((2048, 32, 24, 24, 64, 5120), (250112, GATED, False), 3_742_619_648),
     "mt5/xxl": ((4096, 64, 24, 24, 64, 10240), (250112, GATED, False), 12_921_057_280),
+    "umt5/small": ((512, 6, 8, 8, 64, 1024), (256384, GATED, False), 306_601_984),
+    "umt5/base": ((768, 12, 12, 12, 64, 2048), (256384, GATED, False), 592_043_520),
+    "umt5/xl": ((2048, 32, 24, 24, 64, 5120), (256384, GATED, False), 3_768_356_864),
+    "umt5/xxl": ((4096, 64, 24, 24, 64, 10240), (256384, GATED, False), 12_972_531_712),
     "byt5/small": ((1472, 6, 12, 4, 64, 3584), (384, GATED, False), 299_637_760),
     "byt5/base": ((1536, 12, 18, 6, 64, 3968), (384, GATED, False), 581_653_248),
     "byt5/large": ((1536, 16, 36, 12, 64, 3840), (384, GATED, False), 1_228_183_552),
@@ -78,7 +82,7 @@ def _train(files: list[str | Path], *bindings: str) -> Any:
 
 def _pretraining(name: str, *bindings: str) -> Any:
     family = name.split("/", maxsplit=1)[0]
-    vocab = "byte" if family == "byt5" else "ids:250100" if family == "mt5" else "ids:32100"
+    vocab = {"byt5": "byte", "mt5": "ids:250100", "umt5": "ids:256000"}.get(family, "ids:32100")
     return _train(
         [f"rosetta/t5x/gin/{name}.gin", "rosetta/t5x/gin/runs/pretrain.gin"],
         *SYNTHETIC,
@@ -94,7 +98,10 @@ def _count(config: Any) -> int:
     encoder: int = config.num_encoder_layers * (attention + mlp + 2 * config.emb_dim)
     decoder: int = config.num_decoder_layers * (2 * attention + mlp + 3 * config.emb_dim)
     embeddings: int = (1 if config.logits_via_embedding else 2) * config.vocab_size * config.emb_dim
-    return embeddings + encoder + decoder + 2 * int(config.emb_dim) + 2 * 32 * int(config.num_heads)
+    layers = config.num_encoder_layers + config.num_decoder_layers
+    tables: int = layers if config.relative_bias == "layer" else 2
+    positions = tables * 32 * int(config.num_heads)
+    return embeddings + encoder + decoder + 2 * int(config.emb_dim) + positions
 
 
 def _initialised(built: Any) -> int:
@@ -125,6 +132,7 @@ def test_a_size_is_the_published_one(name: str) -> None:
         tied,
     )
     assert _count(config) == parameters
+    assert config.relative_bias == ("layer" if name.startswith("umt5") else "stack")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +152,7 @@ def test_decoder_only_sizes(size: str, dimensions: tuple[int, ...]) -> None:
     assert config.logits_via_embedding
 
 
-@pytest.mark.parametrize("family", ["t5_1_1", "t5_1_0", "mt5", "byt5", "decoder_only"])
+@pytest.mark.parametrize("family", ["t5_1_1", "t5_1_0", "mt5", "umt5", "byt5", "decoder_only"])
 def test_tiny_takes_any_vocabulary(family: str) -> None:
     for vocab, rows in (("byte", 384), ("ids:1000", 1024)):
         with _pretraining(f"{family}/tiny", "OBJECTIVE = 'lm'", f"VOCAB = '{vocab}'") as run:
@@ -152,7 +160,7 @@ def test_tiny_takes_any_vocabulary(family: str) -> None:
             assert run["model"].module.config.emb_dim == 64
 
 
-@pytest.mark.parametrize("name", ["t5_1_1/small", "t5_1_0/small", "byt5/tiny"])
+@pytest.mark.parametrize("name", ["t5_1_1/small", "t5_1_0/small", "byt5/tiny", "umt5/small"])
 def test_the_network_has_the_parameters_of_its_configuration(name: str) -> None:
     with _pretraining(name) as run:
         assert _initialised(run["model"]) == _count(run["model"].module.config)
@@ -178,11 +186,11 @@ def test_tiny_gpu_single() -> None:
 def test_every_model_file_is_tested() -> None:
     there = {
         f"{path.parent.name}/{path.stem}"
-        for family in ("t5_1_1", "t5_1_0", "mt5", "byt5")
+        for family in ("t5_1_1", "t5_1_0", "mt5", "umt5", "byt5")
         for path in (GIN / family).glob("*.gin")
     }
     assert there == set(PUBLISHED) | {
-        f"{family}/tiny" for family in ("t5_1_1", "t5_1_0", "mt5", "byt5")
+        f"{family}/tiny" for family in ("t5_1_1", "t5_1_0", "mt5", "umt5", "byt5")
     }
 
 

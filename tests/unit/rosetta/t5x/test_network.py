@@ -124,8 +124,9 @@ def test_a_switch_changes_nothing_in_a_decoder_alone(alone: Any, switches: dict[
         {"mlp_activations": ("relu",), "logits_via_embedding": True},
         {"scale_attn_logits": True},
         {"float32_attention_logits": True},
+        {"relative_bias": "layer"},
     ],
-    ids=["T5 1.0", "scaled logits", "float32 logits"],
+    ids=["T5 1.0", "scaled logits", "float32 logits", "umT5"],
 )
 def test_other_models(model: dict[str, Any]) -> None:
     given, variables = (
@@ -183,9 +184,13 @@ def test_segments_of_one_side_are_refused(missing: str, decode: bool) -> None:
     [{}, {"transpose_batch_sequence": True}, SWITCHES["all"]],
     ids=["plain", "transposed", "all"],
 )
-def test_decoding_a_token_at_a_time_gives_the_logits_of_the_whole(switches: dict[str, Any]) -> None:
-    module = small_t5.Transformer(small_t5.make_config(**switches))
-    given, variables = small_t5.make_batch(), small_t5.initialize_variables(small_t5.make_config())
+@pytest.mark.parametrize("bias", ["stack", "layer"])
+def test_decoding_a_token_at_a_time_gives_the_logits_of_the_whole(
+    bias: str, switches: dict[str, Any]
+) -> None:
+    module = small_t5.Transformer(small_t5.make_config(relative_bias=bias, **switches))
+    given = small_t5.make_batch()
+    variables = small_t5.initialize_variables(small_t5.make_config(relative_bias=bias))
     whole = small_t5.apply_network(
         module,
         variables,
@@ -226,8 +231,11 @@ def test_decoding_a_token_at_a_time_gives_the_logits_of_the_whole(switches: dict
         )
 
 
-def test_a_decoder_alone_sees_its_prefix_in_both_directions_and_decodes_after_a_prompt() -> None:
-    module = small_t5.DecoderOnly(small_t5.make_config())
+@pytest.mark.parametrize("bias", ["stack", "layer"])
+def test_a_decoder_alone_sees_its_prefix_in_both_directions_and_decodes_after_a_prompt(
+    bias: str,
+) -> None:
+    module = small_t5.DecoderOnly(small_t5.make_config(relative_bias=bias))
     prompt = jnp.asarray([[0, 5, 9, 7, 0, 0], [0, 4, 0, 0, 0, 0]], jnp.int32)
     lengths = jnp.asarray([3, 1], jnp.int32)
     prefix = (jnp.arange(6)[None] <= lengths[:, None]).astype(jnp.int32)
@@ -280,10 +288,15 @@ def test_a_decoder_alone_sees_its_prefix_in_both_directions_and_decodes_after_a_
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_cudnns_arguments_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bias", ["stack", "layer"])
+@pytest.mark.parametrize("scanned", [False, True], ids=["", "scanned"])
+def test_cudnns_arguments_compute_the_same(
+    bias: str, scanned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The call that is made for cuDNN, with its lengths, bias, scale and causality, through the same public function's XLA implementation."""
-    given, settings = small_t5.make_batch(), small_t5.make_config(attention="cudnn")
-    variables = small_t5.initialize_variables(small_t5.make_config())
+    plain = small_t5.make_config(relative_bias=bias)
+    settings = small_t5.make_config(relative_bias=bias, attention="cudnn", scan_layers=scanned)
+    given, variables = small_t5.make_batch(), small_t5.initialize_variables(plain)
     real = attention.compute_fused_attention
     calls = []
 
@@ -293,20 +306,53 @@ def test_cudnns_arguments_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(attention, "compute_fused_attention", by_xla)
     # float32 throughout, so that the comparison is of arguments and not of rounding; which cuDNN would not take.
-    monkeypatch.setattr(attention, "find_cudnn_problem", lambda **_: "")
+    biased = []
+
+    def find_no_problem(**how: Any) -> str:
+        biased.append(how["biased"])
+        return ""
+
+    monkeypatch.setattr(attention, "find_cudnn_problem", find_no_problem)
     found = small_t5.compute_loss_and_gradient(small_t5.Transformer(settings), variables, given)
-    assert (
-        len(calls) == 6
-    )  # traced once for each of two encoder layers, and twice in each of two decoder layers
+    assert biased == [True, True, False]  # of the encoder, of the decoder, to the encoder
+    # Traced once for each of two encoder layers, and twice in each of two decoder layers.
+    assert len(calls) == (3 if scanned else 6)
     assert {(causal, biased) for _, causal, biased in calls} == {
         (False, True),
         (True, True),
         (False, False),
     }
-    expected = small_t5.compute_loss_and_gradient(
-        small_t5.Transformer(small_t5.make_config()), variables, given
-    )
+    expected = small_t5.compute_loss_and_gradient(small_t5.Transformer(plain), variables, given)
     small_t5.assert_trees_close(found, expected)
+
+
+def test_a_bias_for_each_layer_is_used_by_that_layer_alone() -> None:
+    """The copies of a stack's bias give its result; a change in any layer gives another."""
+    given, stack = small_t5.make_batch(), small_t5.make_config()
+    layered = small_t5.Transformer(small_t5.make_config(relative_bias="layer"))
+    variables = small_t5.initialize_variables(stack)
+    expected = small_t5.apply_network(small_t5.Transformer(stack), variables, given)
+    params = dict(variables["params"])
+    for side in ("encoder", "decoder"):
+        own = dict(params[side])
+        table = own.pop("relpos_bias")
+        layers_ = {
+            f"layers_{index}": {**own[f"layers_{index}"], "relpos_bias": table} for index in (0, 1)
+        }
+        params[side] = {**own, **layers_}
+    initialised = small_t5.initialize_variables(small_t5.make_config(relative_bias="layer"))
+    assert jax.tree.map(jnp.shape, initialised["params"]) == jax.tree.map(jnp.shape, params)
+    found = small_t5.apply_network(layered, {"params": params}, given)
+    np.testing.assert_array_equal(found, expected)
+    for side in ("encoder", "decoder"):
+        for index in (0, 1):
+            changed = jax.tree.map(lambda leaf: leaf, params)
+            table = changed[side][f"layers_{index}"]["relpos_bias"]["rel_embedding"]
+            changed[side][f"layers_{index}"]["relpos_bias"]["rel_embedding"] = table + jnp.arange(
+                32
+            )
+            other = small_t5.apply_network(layered, {"params": changed}, given)
+            assert float(jnp.abs(other - expected).max()) > 0.01
 
 
 def test_a_fallback_is_logged_once(

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from t5x.contrib.gpu.t5 import network as upstream
 from t5x.examples.decoder_only import network as upstream_decoder
+from t5x.examples.scalable_t5 import network as upstream_layered
 
 from tests.support import small_t5
 
@@ -56,6 +57,35 @@ def test_encoder_and_decoder(model: dict[str, Any]) -> None:
     small_t5.assert_trees_close(
         small_t5.compute_loss_and_gradient(ours, variables, small_t5.make_packed_batch()),
         small_t5.compute_loss_and_gradient(theirs, variables, small_t5.make_packed_batch()),
+    )
+
+
+def test_a_bias_for_each_layer() -> None:
+    """Upstream's scalable T5, of which umT5 is one, without its loop over layers."""
+    given = small_t5.make_batch()
+    settings = _theirs(upstream_layered.T5Config)
+    theirs = upstream_layered.Transformer(config=dataclasses.replace(settings, scan_layers=False))
+    words = (
+        given["encoder_input_tokens"],
+        given["decoder_input_tokens"],
+        given["decoder_target_tokens"],
+    )
+    expected = theirs.init(jax.random.key(0), *words, enable_dropout=False)
+    ours = small_t5.Transformer(small_t5.make_config(relative_bias="layer"))
+    made = ours.init(jax.random.key(0), *words, enable_dropout=False)
+
+    def reshape(tree: Any) -> Any:
+        """Join heads and head_dim, which are two dimensions of upstream's kernels."""
+        return jax.tree.map(lambda leaf, own: leaf.reshape(own.shape), tree, made["params"])
+
+    params = reshape(expected["params"])
+    small_t5.assert_trees_close(made["params"], params, 0, 0)
+    logits, loss, gradient = small_t5.compute_loss_and_gradient(
+        theirs, {"params": expected["params"]}, given
+    )
+    small_t5.assert_trees_close(
+        small_t5.compute_loss_and_gradient(ours, {"params": params}, given),
+        (logits, loss, reshape(gradient)),
     )
 
 

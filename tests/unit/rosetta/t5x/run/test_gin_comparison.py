@@ -71,7 +71,7 @@ def test_a_run_of_the_scripts_is_known_to_the_last_value(file: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("run", ["eval", "infer"])
-@pytest.mark.parametrize("family", ["t5_1_1", "mt5", "byt5", "t5_1_0", "decoder_only"])
+@pytest.mark.parametrize("family", ["t5_1_1", "mt5", "umt5", "byt5", "t5_1_0", "decoder_only"])
 def test_evaluation_and_inference_are_known_to_the_last_value(
     run: str, family: str, tmp_path: Path
 ) -> None:

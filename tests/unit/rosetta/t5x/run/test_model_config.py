@@ -62,6 +62,11 @@ from tests.support import errors, required_modules
             {"where": "T5Config.num_decoder_layers", "value": 0},
         ),
         ({"vocab_size": "128"}, errors.INVALID, {"where": "T5Config.vocab_size", "value": "128"}),
+        (
+            {"relative_bias": "layers"},
+            errors.INVALID,
+            {"value": "layers", "remedy": ("stack", "layer")},
+        ),
         ({"loss_chunks": 1000}, errors.INVALID, {"where": "T5Config.loss_chunks", "value": 1000}),
         ({"loss_chunks": -1}, errors.INVALID, {"where": "T5Config.loss_chunks", "value": -1}),
         ({"loss_chunks": 2.0}, errors.INVALID, {"where": "T5Config.loss_chunks", "value": 2.0}),

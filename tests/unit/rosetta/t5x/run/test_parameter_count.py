@@ -89,7 +89,9 @@ def test_a_run_that_is_through_needs_no_room(
     )
 
 
-@pytest.mark.parametrize(("family", "size"), [("t5_1_1", "small"), ("t5_1_0", "small")])
+@pytest.mark.parametrize(
+    ("family", "size"), [("t5_1_1", "small"), ("t5_1_0", "small"), ("umt5", "small")]
+)
 def test_never_more_than_the_network_has_and_hardly_less(family: str, size: str) -> None:
     required_modules.need_modules("jax", "flax")
     import jax
@@ -109,10 +111,13 @@ def test_never_more_than_the_network_has_and_hardly_less(family: str, size: str)
         "mlp_activations",
         "logits_via_embedding",
     )
+    layered = {"relative_bias": "layer"} if family == "umt5" else {}
     fields = {name: network_fields.read_field(configuration, name) for name in names}
     count = parameter_count.count_kernel_parameters(configuration)
     assert count is not None
     made: Any = T5Config
-    shapes = jax.eval_shape(lambda: small_t5.initialize_variables(made(**fields)))["params"]
+    shapes = jax.eval_shape(lambda: small_t5.initialize_variables(made(**fields, **layered)))[
+        "params"
+    ]
     real = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
     assert 0.995 * real <= count <= real
