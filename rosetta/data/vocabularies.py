@@ -23,6 +23,7 @@ import numpy as np
 from rosetta.core import path_checks
 from rosetta.core.errors import CONFLICT, DENIED, INVALID, MISSING, TOO_BIG, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_digits
+from rosetta.data import model_hub, tokenizer_folders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -188,9 +189,11 @@ def load_vocabulary(
     """Return the vocabulary that a user names, and check it.
 
     Args:
-        name: "byte", "ids:SIZE", or a SentencePiece model file.
-        extra_ids: The number of sentinels to add. None for the usual number: none for bytes and for
-            a model file that has its own <extra_id_N> pieces, else 100.
+        name: "byte", "ids:SIZE", a SentencePiece model file, hf:OWNER/NAME[@REVISION], or a folder
+            with the files of a model of Hugging Face.
+        extra_ids: The number of sentinels to add. None for the usual number: what the files of a
+            model of Hugging Face say, none for bytes and for a model file that has its own
+            <extra_id_N> pieces, else 100.
         causal: Whether a causal language model uses the vocabulary. Such a model needs an end token
             and an id 0 that is not text, but not T5's special ids.
         recorded: The fingerprint of the vocabulary that a run began with or a cache was made with.
@@ -210,9 +213,14 @@ def load_vocabulary(
             kind=INVALID,
             value=extra_ids,
         )
+    folder_ids = None
+    if model_hub.is_hub_name(name) or tokenizer_folders.is_tokenizer_folder(name):
+        name, folder_ids = tokenizer_folders.find_vocabulary(name)
     if extra_ids is None and recorded:
-        usual = load_vocabulary(name, causal=causal)
+        usual = load_vocabulary(name, folder_ids, causal=causal)
         return _match_fingerprint(usual, recorded) or usual
+    if extra_ids is None:
+        extra_ids = folder_ids
     if name == "byte":
         return Vocabulary("byte", extra_ids or 0)
     if name.startswith("ids:"):

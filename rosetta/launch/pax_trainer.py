@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,13 @@ from rosetta.core.errors import CONFLICT, MISSING, UserError
 from rosetta.core.value_parsing import is_address
 from rosetta.doctor import launch_checks
 from rosetta.health import run_lock
-from rosetta.launch import device_selection, execution, nsight_systems, scripts
+from rosetta.launch import (
+    device_selection,
+    execution,
+    hub_inputs,
+    nsight_systems,
+    scripts,
+)
 from rosetta.launch.execution import Command
 from rosetta.pax.run import parameter_count, preflight, settings
 from rosetta.pax.run.compilation_cache import cache_works
@@ -85,6 +91,7 @@ def make_commands(
     run = settings.read_settings(script, words, environment, machine.count_devices(environment))
     experiment = preflight.resolve_experiment(run.config)
     preflight.check_hyper_parameter_names(run.config, run.hyper)
+    run = replace(run, variables=hub_inputs.resolve_variables(run.variables))
     env, device_notes = _select_devices(run, machine, environment)
     options, preset = _choose_options(run, machine, env)
     data_variables, data_notes = _find_data(run)

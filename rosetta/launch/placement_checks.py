@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rosetta.core import run_description
 from rosetta.core.errors import CONFLICT, UserError
 from rosetta.core.value_parsing import asks_for_cpu, is_address
-from rosetta.data import data_spec
+from rosetta.data import data_spec, model_hub
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -151,8 +151,8 @@ def _iterate_inputs(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _is_mounted(path: str, run: Run) -> bool:
-    """Return whether a path is below a mount, or in an object store."""
-    if is_address(path):
+    """Return whether a path is below a mount, in an object store or on the Hub."""
+    if is_address(path) or model_hub.is_hub_name(path):
         return True
     normalized = posixpath.normpath(path)
     mounts = [posixpath.normpath(inside) for _, inside in run.mounts]

@@ -14,7 +14,7 @@ from rosetta.core.not_known import NOT_KNOWN
 from rosetta.core.run_folders import check_folder_writable
 from rosetta.core.value_parsing import is_address, parse_path
 from rosetta.core.variables import setting_values
-from rosetta.launch import device_selection, t5x_trainer
+from rosetta.launch import device_selection, hub_inputs, t5x_trainer
 from rosetta.launch.execution import Command, WarningLine
 from rosetta.presets import t5x_model_options
 from rosetta.t5x.run import gin_bindings, gin_files, gin_reader, preflight, settings
@@ -190,6 +190,7 @@ def _make_bindings(
       values: the variables by their types.
       options: precision and kernels of the model.
     """
+    environment = hub_inputs.resolve_variables(environment)
     bindings: dict[str, object] = {
         **options.evaluation_bindings(),
         "BATCH_SIZE": values["BSIZE"],

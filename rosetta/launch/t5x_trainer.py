@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,13 @@ from rosetta.core.run_folders import (
 from rosetta.core.value_parsing import is_address, parse_path
 from rosetta.doctor import launch_checks
 from rosetta.health import run_lock
-from rosetta.launch import device_selection, execution, nsight_systems, scripts
+from rosetta.launch import (
+    device_selection,
+    execution,
+    hub_inputs,
+    nsight_systems,
+    scripts,
+)
 from rosetta.presets import launch_flags, t5x_model_options
 from rosetta.t5x import warmup
 from rosetta.t5x.run import (
@@ -129,6 +135,7 @@ def make_command(
     run = settings.read_script_settings(
         script, words, environment, machine.count_devices(environment)
     )
+    run = replace(run, variables=hub_inputs.resolve_variables(run.variables))
     files = [
         *gin_files.select_script_files(root, run.size, run.task),
         *gin_files.find_user_files(run.variables),

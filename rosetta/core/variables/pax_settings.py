@@ -94,7 +94,7 @@ PAX_SETTINGS = (
     Variable(
         "VOCAB_PATH",
         Vocabulary(),
-        "Vocabulary: a SentencePiece model, a folder with one, or byte.",
+        "Vocabulary: a SentencePiece model, a folder with one, a model of Hugging Face, or byte.",
         Group.DATA,
         (*PAX, TRAINER),
         default=Note("none (required if the data is text)"),
@@ -284,6 +284,10 @@ PAX_SETTINGS = (
         (PAX_BOOLQ,),
         default=Note("none (required with EVAL_ONLY=1)"),
         example="/weights/7b",
+        details=(
+            "hf:OWNER/NAME[@REVISION] or a folder with a LLaMA of Hugging Face is converted first, "
+            "into ROSETTA_HOME."
+        ),
     ),
     Variable(
         "PREC",

@@ -27,6 +27,11 @@ from rosetta.core.variables.value_types import (
     WholeNumber,
 )
 
+_HUGGING_FACE = (
+    "hf:OWNER/NAME[@REVISION] or a folder with a T5 of Hugging Face is converted first, into "
+    "ROSETTA_HOME."
+)
+
 T5X_SETTINGS = (
     Variable(
         "T5_SIZE",
@@ -107,12 +112,16 @@ T5X_SETTINGS = (
     Variable(
         "VOCAB",
         Vocabulary(),
-        "Vocabulary: a SentencePiece model, or byte.",
+        "Vocabulary: a SentencePiece model, a model of Hugging Face, or byte.",
         Group.DATA,
         T5X,
         default=Note("T5's vocabulary, which has to be copied from its bucket first"),
         example="/data/sp.model",
-        details="The model needs at least as many rows as the vocabulary has ids.",
+        details=(
+            "The model needs at least as many rows as the vocabulary has ids. The tokenizer of a "
+            "model of Hugging Face also says how many sentinels to add: hf:OWNER/NAME[@REVISION], "
+            "or a folder of that layout."
+        ),
         page="how-to/prepare-data.md",
     ),
     Variable(
@@ -419,6 +428,8 @@ T5X_SETTINGS = (
         default=Note("none"),
         default_for={T5X_FINETUNE: Note("the newest in MODEL_DIR")},
         example="/workspace/small/checkpoint_10000",
+        details=_HUGGING_FACE,
+        page="how-to/start-from-the-hub.md",
     ),
     Variable(
         "CHECKPOINT_PATH",
@@ -428,6 +439,7 @@ T5X_SETTINGS = (
         T5X_READING,
         default=Note("none (required)"),
         example="/workspace/ft_squad1",
+        details=_HUGGING_FACE,
         page="how-to/evaluate-and-infer.md",
     ),
     Variable(

@@ -175,10 +175,10 @@ class MountList(Mount):
 
 
 class Vocabulary(ValueType):
-    """A SentencePiece model, or the name of a vocabulary that has no file."""
+    """A SentencePiece model, a model of Hugging Face, or a vocabulary without a file."""
 
-    placeholder = "FILE|byte"
-    description = "a SentencePiece model, or byte"
+    placeholder = "FILE|hf:NAME|byte"
+    description = "a SentencePiece model, hf:OWNER/NAME or a folder of that layout, or byte"
     choices = ("byte",)
     completes = "file"
 

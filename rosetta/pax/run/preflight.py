@@ -19,7 +19,7 @@ from rosetta.core import run_folders
 from rosetta.core.errors import DAMAGED, INVALID, MISSING, UNKNOWN, UNSUPPORTED, UserError
 from rosetta.core.not_known import NOT_KNOWN
 from rosetta.core.value_parsing import is_address, parse_path
-from rosetta.data import data_checks, data_spec
+from rosetta.data import data_checks, data_spec, tokenizer_folders
 from rosetta.pax.run import dataset_download, experiment_checks, fiddle_arguments, hyper_parameters
 from rosetta.pax.run.settings import CONFIGS_MODULE
 
@@ -138,6 +138,9 @@ def find_vocabulary(settings: Settings) -> tuple[str, tuple[str, ...]]:
             kind=UNSUPPORTED,
         )
     file = Path(path)
+    if tokenizer_folders.is_tokenizer_folder(path):
+        name, _ = tokenizer_folders.find_vocabulary(path)
+        return name, (f"the vocabulary is {name}",)
     if file.is_dir():
         models = sorted(file.glob("*.model"))
         if len(models) != 1:
