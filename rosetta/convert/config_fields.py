@@ -1,8 +1,10 @@
 """Check every field of a model's configuration: Hugging Face's config.json and Meta's params.json.
 
-The converter reads a field, or knows the values that it has in LLaMA and LLaMA-2, or knows that it
-does not change the model. Any other field could change the model, so a configuration that sets one
-is refused. A field whose value is null is not set.
+The converter reads a field, or knows the values that it has in the models it converts, or knows
+that it does not change the model. Any other field could change the model, so a configuration that
+sets one is refused. A field whose value is null is not set.
+
+The rules of LLaMA are here, and those of T5 in `rosetta.convert.t5_config`.
 
 Sources: transformers, models/llama/configuration_llama.py and configuration_utils.py (names and
 defaults); llama, llama/model.py.
@@ -11,6 +13,7 @@ defaults); llama, llama/model.py.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import INVALID, UNSUPPORTED, UserError
@@ -19,9 +22,30 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ROTARY_BASE = 10_000.0
+_CHOOSE_LLAMA = "convert a LLaMA or LLaMA-2"
+
+
+@dataclass(frozen=True)
+class FieldRules:
+    """What the fields of a configuration may be.
+
+    Attributes:
+        model: The name of the model, for errors.
+        read: The fields that the caller reads and checks itself.
+        fixed: The values that a field may have.
+        harmless: The fields that do not change the model.
+        remedy: What to do about a value that is not the model's.
+    """
+
+    model: str
+    read: frozenset[str]
+    fixed: Mapping[str, tuple[Any, ...]]
+    harmless: frozenset[str]
+    remedy: str
+
 
 # Fields that huggingface.py reads.
-HF_READ_FIELDS = frozenset(
+_HF_READ_FIELDS = frozenset(
     (
         "head_dim",
         "hidden_size",
@@ -40,7 +64,7 @@ HF_READ_FIELDS = frozenset(
 )
 # The values that a field may have in a LLaMA or LLaMA-2. A field of another architecture has the
 # values that switch its feature off; an empty tuple allows null only.
-HF_FIXED_VALUES: dict[str, tuple[Any, ...]] = {
+_HF_FIXED_VALUES: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "architectures": (["LlamaForCausalLM"], ["LLaMAForCausalLM"]),
     "attention_bias": (False,),
@@ -72,9 +96,9 @@ HF_FIXED_VALUES: dict[str, tuple[Any, ...]] = {
 HF_COPIED_FIELDS = frozenset(
     ("bos_token_id", "eos_token_id", "pad_token_id", "max_position_embeddings")
 )
-# pretraining_tp splits a product into parts with the same sum. The others are about bookkeeping,
-# outputs, generation and labels.
-HF_HARMLESS_FIELDS = HF_COPIED_FIELDS | frozenset(
+# Fields of transformers' base class that do not change a model: bookkeeping, outputs, generation
+# and labels.
+HF_BOOKKEEPING_FIELDS = frozenset(
     (
         "_attn_implementation",
         "_attn_implementation_autoset",
@@ -85,7 +109,6 @@ HF_HARMLESS_FIELDS = HF_COPIED_FIELDS | frozenset(
         "bad_words_ids",
         "begin_suppress_tokens",
         "chunk_size_feed_forward",
-        "decoder_start_token_id",
         "diversity_penalty",
         "do_sample",
         "dtype",
@@ -98,11 +121,9 @@ HF_HARMLESS_FIELDS = HF_COPIED_FIELDS | frozenset(
         "gradient_checkpointing",
         "id2label",
         "initializer_range",
-        "is_decoder",
         "label2id",
         "length_penalty",
         "max_length",
-        "max_sequence_length",
         "min_length",
         "no_repeat_ngram_size",
         "num_beam_groups",
@@ -113,7 +134,6 @@ HF_HARMLESS_FIELDS = HF_COPIED_FIELDS | frozenset(
         "output_hidden_states",
         "output_scores",
         "prefix",
-        "pretraining_tp",
         "problem_type",
         "remove_invalid_values",
         "repetition_penalty",
@@ -139,53 +159,59 @@ HF_HARMLESS_FIELDS = HF_COPIED_FIELDS | frozenset(
         "use_return_dict",
     )
 )
-# The fields within rope_parameters and rope_scaling.
-ROTARY_READ_FIELDS = frozenset(("rope_theta", "rope_type", "type"))
-ROTARY_FIXED_VALUES: dict[str, tuple[Any, ...]] = {"partial_rotary_factor": (1,)}
-
-# Fields that meta_llama.py reads.
-META_READ_FIELDS = frozenset(
-    (
-        "dim",
-        "ffn_dim_multiplier",
-        "multiple_of",
-        "n_heads",
-        "n_kv_heads",
-        "n_layers",
-        "norm_eps",
-        "vocab_size",
-    )
+# pretraining_tp splits a product into parts with the same sum.
+_HF_HARMLESS_FIELDS = (
+    HF_COPIED_FIELDS
+    | HF_BOOKKEEPING_FIELDS
+    | frozenset(("decoder_start_token_id", "is_decoder", "max_sequence_length", "pretraining_tp"))
 )
-META_FIXED_VALUES: dict[str, tuple[Any, ...]] = {
-    "rope_theta": (ROTARY_BASE,),
-    "use_scaled_rope": (False,),
-}
-META_HARMLESS_FIELDS = frozenset(("max_batch_size", "max_seq_len"))
+HF_RULES = FieldRules(
+    "LLaMA-2", _HF_READ_FIELDS, _HF_FIXED_VALUES, _HF_HARMLESS_FIELDS, _CHOOSE_LLAMA
+)
+# The fields within rope_parameters and rope_scaling.
+ROTARY_RULES = FieldRules(
+    "LLaMA-2",
+    read=frozenset(("rope_theta", "rope_type", "type")),
+    fixed={"partial_rotary_factor": (1,)},
+    harmless=frozenset(),
+    remedy=_CHOOSE_LLAMA,
+)
+
+META_RULES = FieldRules(
+    "LLaMA-2",
+    read=frozenset(
+        (
+            "dim",
+            "ffn_dim_multiplier",
+            "multiple_of",
+            "n_heads",
+            "n_kv_heads",
+            "n_layers",
+            "norm_eps",
+            "vocab_size",
+        )
+    ),
+    fixed={"rope_theta": (ROTARY_BASE,), "use_scaled_rope": (False,)},
+    harmless=frozenset(("max_batch_size", "max_seq_len")),
+    remedy=_CHOOSE_LLAMA,
+)
 
 
-def check_fields(
-    fields: Mapping[str, Any],
-    read: frozenset[str],
-    fixed: Mapping[str, tuple[Any, ...]],
-    harmless: frozenset[str],
-    where: str,
-) -> None:
+def check_fields(fields: Mapping[str, Any], rules: FieldRules, where: str) -> None:
     """Check that each field of a configuration is read, has a fixed value, or is harmless.
 
     Args:
         fields: The fields of the configuration.
-        read: The fields that the caller reads and checks itself.
-        fixed: The values that a field may have.
-        harmless: The fields that do not change the model.
+        rules: The rules of the model.
         where: The file, and the place in it, for the error.
 
     Raises:
         UserError: A field is none of these. The error names the field and its value.
     """
     for name, value in fields.items():
-        if value is None or name in read or name in harmless:
+        if value is None or name in rules.read or name in rules.harmless:
             continue
-        if name not in fixed:
+        if name not in rules.fixed:
             advice = (
                 "if the field does not change the model, remove it from a copy of the file and "
                 "convert that"
@@ -198,13 +224,13 @@ def check_fields(
                 kind=UNSUPPORTED,
                 value=name,
             )
-        allowed_values = fixed[name]
+        allowed_values = rules.fixed[name]
         if not any(equals_strictly(value, allowed) for allowed in allowed_values):
             expected = " or ".join(map(shorten_value, allowed_values)) or "null"
             raise UserError(
-                f"{name!r} is {shorten_value(value)}, and LLaMA-2 has {expected}",
+                f"{name!r} is {shorten_value(value)}, and {rules.model} has {expected}",
                 where,
-                "convert a LLaMA or LLaMA-2",
+                rules.remedy,
                 kind=UNSUPPORTED,
                 value=name,
             )
@@ -229,10 +255,10 @@ def check_hf_fields(config: Mapping[str, Any], where: str) -> None:
         raise UserError(
             f"'model_type' is {shorten_value(config.get('model_type'))}, and a LLaMA has 'llama'",
             where,
-            "convert a LLaMA or LLaMA-2",
+            _CHOOSE_LLAMA,
             kind=UNSUPPORTED,
         )
-    check_fields(config, HF_READ_FIELDS, HF_FIXED_VALUES, HF_HARMLESS_FIELDS, where)
+    check_fields(config, HF_RULES, where)
     check_rotary_base(config.get("rope_theta"), where)
     for name in ("rope_parameters", "rope_scaling"):
         if config.get(name) is not None:
@@ -273,11 +299,11 @@ def _check_rotary_fields(rotary: Any, name: str, where: str) -> None:
         raise UserError(
             f"{name!r} is {shorten_value(rotary)}, and a JSON object is expected",
             where,
-            "convert a LLaMA or LLaMA-2",
+            _CHOOSE_LLAMA,
             kind=INVALID,
             value=name,
         )
-    check_fields(rotary, ROTARY_READ_FIELDS, ROTARY_FIXED_VALUES, frozenset(), f"{where}, {name}")
+    check_fields(rotary, ROTARY_RULES, f"{where}, {name}")
     for key in ("rope_type", "type"):
         if rotary.get(key, "default") != "default":
             raise UserError(
@@ -286,7 +312,7 @@ def _check_rotary_fields(rotary: Any, name: str, where: str) -> None:
                     "LLaMA-2 has 'default'"
                 ),
                 where,
-                "convert a LLaMA or LLaMA-2",
+                _CHOOSE_LLAMA,
                 kind=UNSUPPORTED,
             )
     check_rotary_base(rotary.get("rope_theta"), where)
@@ -306,7 +332,7 @@ def check_rotary_base(base: Any, where: str) -> None:
         raise UserError(
             f"the rotary base is {shorten_value(base)}, and LLaMA-2 has {ROTARY_BASE:g}",
             where,
-            "convert a LLaMA or LLaMA-2",
+            _CHOOSE_LLAMA,
             kind=UNSUPPORTED,
         )
 

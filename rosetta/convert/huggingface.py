@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.convert import config_fields, json_documents, safetensors, torch_file
+from rosetta.convert import config_fields, json_documents, safetensors, weight_files
 from rosetta.convert.config_fields import ROTARY_BASE
 from rosetta.convert.dtype_conversion import view_as_bits
 from rosetta.convert.llama import (
@@ -32,13 +31,14 @@ from rosetta.convert.llama import (
     list_tensor_shapes,
     split_tensor_name,
 )
-from rosetta.core.errors import CONFLICT, DAMAGED, INVALID, MISSING, UNSUPPORTED, UserError
+from rosetta.core.errors import CONFLICT, INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-LARGEST_FILE = 5 * 10**9  # bytes of one file of weights, as in Hugging Face's own
+    from rosetta.convert import torch_file
+
 _TOP_NAMES = {EMBEDDING: "model.embed_tokens", NORM: "model.norm", OUTPUT: "lm_head"}
 _LAYER_NAMES = {
     "attention.wq": "self_attn.q_proj",
@@ -143,31 +143,6 @@ def _read_config(folder: Path) -> _Config:
     return _Config(sizes.check(str(path)), ties_embedding, copied_fields)
 
 
-def _find_listed_file(folder: Path, name: str) -> Path:
-    """Return the path of a file that the index of the folder lists.
-
-    Raises:
-        UserError: The name leads out of the folder, or the file is missing.
-    """
-    if os.path.basename(name) != name:
-        raise UserError(
-            f"the index lists {name!r}, which is not a file of this folder",
-            str(folder),
-            "download or copy it again",
-            kind=MISSING,
-            value=name,
-        )
-    if not (folder / name).is_file():
-        raise UserError(
-            f"the file {name!r} is missing",
-            str(folder),
-            "download or copy it again",
-            kind=MISSING,
-            value=name,
-        )
-    return folder / name
-
-
 class Source:
     """A model of Hugging Face; see `rosetta.convert.llama.Source`.
 
@@ -189,86 +164,7 @@ class Source:
         config = _read_config(folder)
         self.sizes, self.extra = config.sizes, config.copied_fields
         self._ties_embedding = config.ties_embedding
-        self._tensors: dict[str, torch_file.StoredTensor] = {}
-        adapter = folder / "adapter_config.json"
-        if adapter.exists():
-            raise UserError(
-                "the weights have an adapter (LoRA) beside them, which is not merged into them",
-                str(adapter),
-                "merge it first, or move its files away to convert the model without it",
-                kind=UNSUPPORTED,
-            )
-        self._check_one_format()
-        for stem, suffix, read in (
-            ("model", "safetensors", safetensors.read_tensors),
-            ("pytorch_model", "bin", torch_file.read_tensors),
-        ):
-            names = self._list_weight_files(stem, suffix)
-            for name in names:
-                self._add_tensors(name, read(_find_listed_file(folder, name)))
-            if names:
-                return
-        raise UserError(
-            "the folder has no weights: neither safetensors nor pytorch_model.bin",
-            str(folder),
-            "download or copy it again",
-            kind=MISSING,
-        )
-
-    def _check_one_format(self) -> None:
-        """Raise UserError if the folder has weights in both formats, which may differ."""
-        first_files = [
-            next(iter(sorted(self.folder.glob(pattern))), None)
-            for pattern in ("model*.safetensors", "pytorch_model*.bin")
-        ]
-        if first_files[0] and first_files[1]:
-            names = f"{first_files[0].name!r} and {first_files[1].name!r}"
-            raise UserError(
-                f"the folder has weights twice, {names}, which may differ",
-                str(self.folder),
-                "move the files of one kind away",
-                kind=CONFLICT,
-            )
-
-    def _add_tensors(self, file_name: str, tensors: dict[str, torch_file.StoredTensor]) -> None:
-        """Add the tensors of a file. Raise UserError if another file has one of them."""
-        duplicates = sorted(self._tensors.keys() & tensors.keys())
-        if duplicates:
-            raise UserError(
-                f"{duplicates[0]!r} is in {file_name} and in another file",
-                str(self.folder),
-                "download or copy it again",
-                kind=CONFLICT,
-                value=duplicates[0],
-            )
-        self._tensors |= tensors
-
-    def _list_weight_files(self, stem: str, suffix: str) -> list[str]:
-        """Return the names of the files of weights in one format.
-
-        Args:
-            stem: The beginning of the names.
-            suffix: The end of the names.
-
-        Raises:
-            UserError: The index is damaged, or does not list each file of that format.
-        """
-        index = self.folder / f"{stem}.{suffix}.index.json"
-        single = self.folder / f"{stem}.{suffix}"
-        if index.exists():
-            names = _read_index(index)
-        else:
-            names = {single.name} if single.exists() else set()
-        unlisted = sorted({path.name for path in self.folder.glob(f"{stem}*.{suffix}")} - names)
-        if unlisted and (names or index.exists()):
-            raise UserError(
-                f"the folder has {unlisted[0]}, which the model does not list",
-                str(self.folder),
-                "move it away, or download or copy the model again",
-                kind=CONFLICT,
-                value=unlisted[0],
-            )
-        return sorted(names)
+        self._tensors = weight_files.open_tensors(folder)
 
     def _find_tensor(self, name: str) -> torch_file.StoredTensor:
         """Return a tensor by Meta's name, without its values."""
@@ -335,38 +231,6 @@ class Source:
         return permute_to_pairs(tensor, heads) if heads else tensor
 
 
-def _read_index(index: Path) -> set[str]:
-    """Return the names of the files that an index lists."""
-    weights = json_documents.read_document(index).get("weight_map")
-    if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights.values()):
-        raise UserError(
-            "'weight_map' does not give the file of each tensor",
-            str(index),
-            "download or copy it again",
-            kind=DAMAGED,
-        )
-    return set(weights.values())
-
-
-def _assign_files(sizes: ModelSizes, itemsize: int) -> list[list[str]]:
-    """Return the names of the tensors in each file of weights.
-
-    Args:
-        sizes: The sizes of the model.
-        itemsize: The bytes of a number.
-    """
-    files: list[list[str]] = [[]]
-    free = LARGEST_FILE
-    for name, shape in list_tensor_shapes(sizes).items():
-        needed = math.prod(shape) * itemsize
-        if needed > free and files[-1]:
-            files.append([])
-            free = LARGEST_FILE
-        files[-1].append(name)
-        free -= needed
-    return files
-
-
 def write_model(
     folder: Path,
     sizes: ModelSizes,
@@ -384,14 +248,11 @@ def write_model(
         dtype: The type of the numbers.
         extra: More fields of config.json, which take precedence.
     """
-    files = _assign_files(sizes, dtype.itemsize)
     shapes = list_tensor_shapes(sizes)
+    byte_counts = {name: math.prod(shape) * dtype.itemsize for name, shape in shapes.items()}
+    files = weight_files.assign_files(byte_counts)
     remaining = iter(tensors)
-    weight_map: dict[str, str] = {}
-    for number, names in enumerate(files, 1):
-        file_name = "model.safetensors"
-        if len(files) > 1:
-            file_name = f"model-{number:05}-of-{len(files):05}.safetensors"
+    for file_name, names in files.items():
         hf_shapes = {to_hf_name(name): shapes[name] for name in names}
         writer = safetensors.Writer(folder / file_name, hf_shapes, dtype)
         with contextlib.closing(writer):
@@ -399,13 +260,10 @@ def write_model(
                 _, tensor = next(remaining)
                 heads = _count_rotated_heads(name, sizes)
                 writer.add(to_hf_name(name), permute_to_halves(tensor, heads) if heads else tensor)
-                weight_map[to_hf_name(name)] = file_name
-    if len(files) > 1:
-        total = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
-        json_documents.write_document(
-            folder / "model.safetensors.index.json",
-            {"metadata": {"total_size": total}, "weight_map": weight_map},
-        )
+    hf_files = {
+        file_name: [to_hf_name(name) for name in names] for file_name, names in files.items()
+    }
+    weight_files.write_index(folder, hf_files, sum(byte_counts.values()))
     json_documents.write_document(folder / "config.json", _make_config(sizes, dtype, extra or {}))
 
 

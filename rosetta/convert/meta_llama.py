@@ -84,13 +84,7 @@ class Source:
         self.folder = folder
         self.parts = [torch_file.read_tensors(path) for path in _list_parts(folder)]
         config_fields.check_rotary_base(params.get("rope_theta"), where)
-        config_fields.check_fields(
-            params,
-            config_fields.META_READ_FIELDS,
-            config_fields.META_FIXED_VALUES,
-            config_fields.META_HARMLESS_FIELDS,
-            where,
-        )
+        config_fields.check_fields(params, config_fields.META_RULES, where)
         epsilon = config_fields.read_epsilon(params, "norm_eps", where)
         self._check_number_of_parts(params)
         try:

@@ -9,8 +9,10 @@ tensors that are all in memory.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +117,11 @@ def _check_ranges(ranges: Iterable[tuple[int, int]], data_size: int) -> None:
 
 
 class Writer:
-    """Write a file: the header with all names and shapes first, then one tensor after the other."""
+    """Write a file: the header with all names and shapes first, then one tensor after the other.
+
+    Attributes:
+        digest: The SHA-256 of what has been written.
+    """
 
     def __init__(
         self, path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]
@@ -137,7 +143,13 @@ class Writer:
         encoded = json.dumps(header, separators=(",", ":")).encode()
         encoded += b" " * (-len(encoded) % 8)
         self.file, self.dtype, self.shapes = path.open("wb"), dtype, iter(shapes.items())
-        self.file.write(_HEADER_LENGTH.pack(len(encoded)) + encoded)
+        self.digest = hashlib.sha256()
+        self._write(_HEADER_LENGTH.pack(len(encoded)) + encoded)
+
+    def _write(self, data: Any) -> None:
+        """Write bytes, and add them to the digest."""
+        self.file.write(data)
+        self.digest.update(data)
 
     def add(self, name: str, tensor: Any) -> None:
         """Write the next tensor.
@@ -145,11 +157,33 @@ class Writer:
         Raises:
             ValueError: The tensor is not the one that the header has next.
         """
+        self.add_blocks(name, tensor.shape, [tensor])
+
+    def add_blocks(self, name: str, shape: tuple[int, ...], blocks: Iterable[Any]) -> None:
+        """Write the next tensor, in blocks of its rows.
+
+        Args:
+            name: The name of the tensor.
+            shape: The shape of the tensor.
+            blocks: Arrays with consecutive rows of the tensor.
+
+        Raises:
+            ValueError: The tensor is not the one that the header has next, or is not complete.
+        """
         expected = next(self.shapes)
-        if expected != (name, tensor.shape) or tensor.dtype != self.dtype:
-            raise ValueError(f"got {name} {tensor.shape} {tensor.dtype}, expected {expected}")
-        self.file.write(memoryview(np.ascontiguousarray(tensor).view(np.uint8).reshape(-1)))
+        if expected != (name, shape):
+            raise ValueError(f"got {name} {shape}, expected {expected}")
+        rows = 0
+        for block in blocks:
+            if block.dtype != self.dtype or block.shape[1:] != shape[1:]:
+                raise ValueError(f"got {name} {block.shape} {block.dtype}, expected {expected}")
+            rows += len(block)
+            self._write(memoryview(np.ascontiguousarray(block).view(np.uint8).reshape(-1)))
+        if rows != shape[0]:
+            raise ValueError(f"got {rows} rows of {name}, expected {expected}")
 
     def close(self) -> None:
-        """Close the file."""
+        """Bring the file to the disk, and close it."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
         self.file.close()

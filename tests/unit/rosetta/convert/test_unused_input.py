@@ -167,7 +167,7 @@ SAME_MODEL: list[dict[str, Any]] = [
     {"head_dim": None, "num_key_value_heads": None},
     {"something_of_2031": None},
     {"architectures": ["LLaMAForCausalLM"], "max_sequence_length": 2048},
-    dict.fromkeys(config_fields.HF_HARMLESS_FIELDS, 1),
+    dict.fromkeys(config_fields.HF_RULES.harmless, 1),
 ]
 
 
@@ -182,9 +182,9 @@ def test_a_config_of_the_same_model_is_taken(
 
 def test_each_field_has_one_meaning() -> None:
     groups = (
-        config_fields.HF_READ_FIELDS,
-        frozenset(config_fields.HF_FIXED_VALUES),
-        config_fields.HF_HARMLESS_FIELDS,
+        config_fields.HF_RULES.read,
+        frozenset(config_fields.HF_RULES.fixed),
+        config_fields.HF_RULES.harmless,
     )
     assert len(frozenset().union(*groups)) == sum(map(len, groups))
 

@@ -1,0 +1,323 @@
+"""Read a T5 in a checkpoint of T5X, with separate or with stacked layers.
+
+Layouts of an array of layer N, for example the query kernel of the encoder's self-attention:
+
+    encoder/layers_N/attention/query/kernel   [inputs, heads x head_dim]: rosetta's, and that of
+        T5X's network `t5`. Its network `scalable_t5` has [inputs, heads, head_dim].
+    encoder/encoder/attention/query/kernel    [inputs, layers, heads, head_dim]: `scalable_t5` with
+        scan_layers, whose layers are stacked along the second dimension
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rosetta.convert import t5x_checkpoint
+from rosetta.convert.t5_config import Architecture, check_record, parse_activations
+from rosetta.convert.t5_tensors import (
+    Tensor,
+    check_no_leftover,
+    check_shapes,
+    find_common_dtype,
+    list_tensors,
+)
+from rosetta.core.errors import MISSING, UNSUPPORTED, UserError
+from rosetta.t5x.run import checkpoint_record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rosetta.convert.stored_array import StoredArray
+
+_TARGET = "target/"
+_LAYER = re.compile(r"(encoder|decoder)/layers_(\d+)/(.+)")
+# Bytes of a block in the file, above which a line says that reading takes so much memory.
+_LARGE_BLOCK = 512 << 20
+_STACK_AXIS = 1  # of stacked layers
+
+
+class T5XModel:
+    """A T5 of a checkpoint of T5X; see `rosetta.convert.t5_tensors.Model`.
+
+    If the model divides attention logits by sqrt(head_dim), the query kernels are read divided by
+    it: transformers' T5 has no such division, and the queries are all that it changes.
+
+    Attributes:
+        source: The checkpoint.
+        is_scaled: Whether the model divides attention logits by sqrt(head_dim).
+        fold_difference: The largest relative difference that rounding has made so far, where the
+            query kernels were divided.
+    """
+
+    def __init__(self, path: Path, activations: tuple[str, ...] | None = None) -> None:
+        """Read everything but the values of the arrays.
+
+        Args:
+            path: A folder checkpoint_N, or a folder of them, of which the newest counts.
+            activations: The activations of the MLP; None for those of the record, or those of T5.
+
+        Raises:
+            UserError: The checkpoint is not complete, or not that of a T5 with an encoder.
+        """
+        self.source = t5x_checkpoint.Source(path)
+        self.where = str(self.source.folder)
+        self.record = checkpoint_record.require_record(
+            self.where, "the scale of its attention logits"
+        )
+        self.is_scaled = bool(self.record and self.record.scale_attn_logits)
+        self.fold_difference = 0.0
+        self.dropped: list[str] = []
+        self.notes: list[str] = []
+        self._arrays = {
+            name.removeprefix(_TARGET): array
+            for name, array in self.source.arrays.items()
+            if name.startswith(_TARGET)
+        }
+        self.architecture = self._find_architecture(activations)
+        self.dtype = find_common_dtype(array.dtype for array in self._arrays.values())
+        check_shapes(self, self.where)
+        self._check_unused()
+        self._note_large_blocks()
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the arrays have the names and shapes that rosetta's networks have."""
+        return all(
+            tensor.array in self._arrays and self._arrays[tensor.array].shape == tensor.array_shape
+            for tensor in list_tensors(self.architecture)
+        )
+
+    def _find_architecture(self, activations: tuple[str, ...] | None) -> Architecture:
+        """Return the architecture, by the shapes of the arrays and the record.
+
+        Raises:
+            UserError: The model is not a T5 with an encoder and a decoder.
+        """
+        if not any(name.startswith("encoder/") for name in self._arrays):
+            raise UserError(
+                "the model has no encoder, and transformers has no decoder-only T5",
+                self.where,
+                "convert an encoder-decoder model",
+                kind=UNSUPPORTED,
+            )
+        vocab_size, emb_dim = self._find_shape("token_embedder/embedding", 2)
+        has_stack_bias = "encoder/relpos_bias/rel_embedding" in self._arrays
+        bias = "encoder" if has_stack_bias else "encoder/layers_0"
+        num_heads, _ = self._find_shape(f"{bias}/relpos_bias/rel_embedding", 2)
+        _, joined = self._find_shape("encoder/layers_0/attention/query/kernel", 2)
+        is_gated = self._locate("encoder/layers_0/mlp/wi_0/kernel") is not None
+        mlp = "wi_0" if is_gated else "wi"
+        _, mlp_dim = self._find_shape(f"encoder/layers_0/mlp/{mlp}/kernel", 2)
+        if joined % num_heads:
+            raise UserError(
+                f"{joined} features of the queries do not divide over {num_heads} heads",
+                self.where,
+                "name a checkpoint of a T5",
+                kind=UNSUPPORTED,
+            )
+        architecture = Architecture(
+            vocab_size,
+            emb_dim,
+            num_heads,
+            joined // num_heads,
+            mlp_dim,
+            self._count_layers("encoder"),
+            self._count_layers("decoder"),
+            activations or self._find_activations(is_gated=is_gated),
+            logits_via_embedding="decoder/logits_dense/kernel" not in self._arrays,
+            relative_bias="stack" if has_stack_bias else "layer",
+        ).check(self.where)
+        if architecture.is_gated != is_gated:
+            raise UserError(
+                f"the MLP has {mlp!r}, which does not fit {','.join(architecture.mlp_activations)}",
+                "--activations",
+                "give two names for a gated MLP, one for another",
+                kind=UNSUPPORTED,
+            )
+        if self.record:
+            check_record(self.record.config, architecture, self.where)
+        return architecture
+
+    def _find_activations(self, *, is_gated: bool) -> tuple[str, ...]:
+        """Return the activations of the record, or those of T5, which a line names."""
+        recorded = self.record.config.get("mlp_activations") if self.record else None
+        if recorded:
+            return parse_activations(recorded, self.where)
+        activations = ("gelu", "linear") if is_gated else ("relu",)
+        self.notes.append(
+            f"the checkpoint does not name its activations: taken as {','.join(activations)}, "
+            "which all public T5 but UL2 have (--activations sets others)"
+        )
+        return activations
+
+    def _count_layers(self, stack: str) -> int:
+        """Return the number of layers of the encoder or the decoder."""
+        numbers = {
+            int(match[2])
+            for name in self._arrays
+            if (match := _LAYER.fullmatch(name)) and match[1] == stack
+        }
+        stacked = self._arrays.get(f"{stack}/{stack}/pre_mlp_layer_norm/scale")
+        if stacked is not None and not numbers and len(stacked.shape) == 2:
+            return stacked.shape[_STACK_AXIS]
+        return max(numbers, default=-1) + 1
+
+    def _locate(self, name: str) -> tuple[StoredArray, int | None] | None:
+        """Return the array that has rosetta's array `name`, and the layer in it if it is stacked.
+
+        The layer is None for an array of one layer. The result is None if there is no such array.
+        """
+        if name in self._arrays:
+            return self._arrays[name], None
+        match = _LAYER.fullmatch(name)
+        if match:
+            stacked = self._arrays.get(f"{match[1]}/{match[1]}/{match[3]}")
+            if stacked is not None and len(stacked.shape) > _STACK_AXIS:
+                layer = int(match[2])
+                return (stacked, layer) if layer < stacked.shape[_STACK_AXIS] else None
+        return None
+
+    def _find_shape(self, name: str, rank: int) -> tuple[int, ...]:
+        """Return the shape of rosetta's array `name`, with the heads and their features joined.
+
+        Args:
+            name: The name, below `target/`.
+            rank: The number of dimensions that the array must have.
+
+        Raises:
+            UserError: The checkpoint has no such array, or the array has other dimensions.
+        """
+        located = self._locate(name)
+        if located is None:
+            raise UserError(
+                f"the checkpoint has no array {name!r}",
+                self.where,
+                "name a complete checkpoint of T5X's networks t5 or scalable_t5",
+                kind=MISSING,
+                value=name,
+            )
+        array, layer = located
+        shape = list(array.shape)
+        if layer is not None:
+            del shape[_STACK_AXIS]
+        if len(shape) == 3 and rank == 2:
+            joins_first = name.endswith("/out/kernel")
+            first, second, third = shape
+            shape = [first * second, third] if joins_first else [first, second * third]
+        if len(shape) != rank:
+            raise UserError(
+                f"{name} has the shape {list(array.shape)}, and {rank} dimensions are expected",
+                self.where,
+                "name a checkpoint of T5X's networks t5 or scalable_t5",
+                kind=UNSUPPORTED,
+                value=name,
+            )
+        return tuple(shape)
+
+    def _check_unused(self) -> None:
+        """Name the arrays that the conversion leaves out.
+
+        Raises:
+            UserError: An array is not one of a T5.
+        """
+        used = set()
+        for tensor in list_tensors(self.architecture):
+            located = self._locate(tensor.array)
+            if located is not None:
+                used.add(id(located[0]))
+        check_no_leftover(
+            (name for name, array in self._arrays.items() if id(array) not in used), self.where
+        )
+        others = [name for name in self.source.arrays if not name.startswith(_TARGET)]
+        for prefix, label in (
+            ("state/", "the state of the optimizer"),
+            ("flax_mutables/", "FP8 state and other variables"),
+        ):
+            names = [name for name in others if name.startswith(prefix)]
+            count = len(set(names) - {t5x_checkpoint.STEP})
+            if count:
+                self.dropped.append(f"{label} ({count} arrays)")
+            others = [name for name in others if name not in set(names)]
+        check_no_leftover(others, self.where)
+
+    def _note_large_blocks(self) -> None:
+        """Add a line for the array whose blocks in the files are the largest, if they are large."""
+        name, array = max(self._arrays.items(), key=lambda item: item[1].largest_read)
+        if array.largest_read > _LARGE_BLOCK:
+            self.notes.append(
+                f"{name} is stored in blocks of {array.largest_read / 1e6:,.0f} MB, each of which "
+                "has to be in memory at once"
+            )
+
+    def find_shape(self, tensor: Tensor) -> tuple[int, ...]:
+        """Return the shape of a tensor in Hugging Face's layout, without reading it.
+
+        Raises:
+            UserError: The checkpoint does not have the tensor.
+        """
+        shape = self._find_shape(tensor.array, len(tensor.shape))
+        return shape[::-1] if tensor.is_transposed else shape
+
+    def find_alignment(self, tensor: Tensor) -> int:
+        """Return the number of rows that the checkpoint stores, and reads, together."""
+        located = self._locate(tensor.array)
+        if located is None:
+            return 1
+        return located[0].chunk_shape[-1 if tensor.is_transposed else 0]
+
+    def read(self, tensor: Tensor, rows: slice) -> np.ndarray[Any, Any]:
+        """Return rows of a tensor in Hugging Face's layout.
+
+        The type is that of the checkpoint, or float32 for a query kernel that is divided.
+        """
+        located = self._locate(tensor.array)
+        if located is None:
+            raise ValueError(f"{tensor.array} was not checked")
+        block = _read_rows(*located, tensor, rows)
+        if tensor.is_query and self.is_scaled:
+            return self._fold_scale(block)
+        return block
+
+    def _fold_scale(self, kernel: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return a query kernel divided by sqrt(head_dim) in float32; note the rounding."""
+        scale = np.sqrt(np.float32(self.architecture.head_dim))
+        folded = kernel.astype(np.float32) / scale
+        exact = kernel.astype(np.float64) / math.sqrt(self.architecture.head_dim)
+        difference = np.abs(folded - exact)
+        nonzero = exact != 0
+        if nonzero.any():
+            relative = float((difference[nonzero] / np.abs(exact[nonzero])).max())
+            self.fold_difference = max(self.fold_difference, relative)
+        return folded
+
+
+def _read_rows(
+    array: StoredArray, layer: int | None, tensor: Tensor, rows: slice
+) -> np.ndarray[Any, Any]:
+    """Return rows of a tensor in Hugging Face's layout.
+
+    Args:
+        array: The array that has the tensor.
+        layer: The layer in a stacked array; None for an array of one layer.
+        tensor: The tensor.
+        rows: The rows, a slice of numbers.
+    """
+    selection = [slice(None)] * len(array.shape)
+    if layer is not None:
+        selection[_STACK_AXIS] = slice(layer, layer + 1)
+    rank = len(array.shape) - (layer is not None)
+    has_split_heads = rank > len(tensor.shape)
+    if not has_split_heads:
+        selection[-1 if tensor.is_transposed else 0] = rows
+    block = array.read(tuple(selection))
+    if layer is not None:
+        block = block.squeeze(_STACK_AXIS)
+    if has_split_heads:
+        block = block.reshape(tensor.array_shape)
+    if tensor.is_transposed:
+        block = block.T
+    return block[rows] if has_split_heads else block
