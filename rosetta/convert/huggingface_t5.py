@@ -165,4 +165,5 @@ class HuggingFaceT5:
 
         The file is mapped anew for each call. A mapping that is kept would hold all that was read.
         """
-        return np.array(self._find_tensor(tensor)()[rows])
+        values: np.ndarray[Any, Any] = np.array(self._find_tensor(tensor)()[rows])
+        return values

@@ -367,7 +367,7 @@ def check_record(config: Mapping[str, str], architecture: Architecture, where: s
         UserError: They do not agree.
     """
     for name, value in architecture.as_text().items():
-        if name != "mlp_activations" and config.get(name, value) != value:
+        if name not in {"mlp_activations", "dropout_rate"} and config.get(name, value) != value:
             raise UserError(
                 f"{name} is {value} by the arrays, and {config[name]} by the record",
                 where,

@@ -267,4 +267,6 @@ def read_padded(model: Model, tensor: Tensor, rows: slice) -> np.ndarray[Any, An
     missing = rows.stop - rows.start - len(block)
     if not missing:
         return block
-    return np.concatenate([block, np.zeros((missing, *block.shape[1:]), block.dtype)])
+    zeros = np.zeros((missing, *block.shape[1:]), block.dtype)
+    padded: np.ndarray[Any, Any] = np.concatenate([block, zeros])
+    return padded

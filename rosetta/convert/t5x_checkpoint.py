@@ -342,7 +342,8 @@ class Writer:
     """Write a checkpoint with parameters and a step, and without the state of an optimizer.
 
     The writer is a context manager. The checkpoint gets the name checkpoint_N when the block ends
-    without an error. Until then its folder has another name, and an error removes the folder.
+    without an error. Until then its folder has another name, and an error removes the folder. A
+    process that is killed leaves it, see `resumes`.
 
         with Writer(folder, 0, {"target/token_embedder/embedding": (384, 64)}, dtype) as writer:
             writer.write("target/token_embedder/embedding", (0, 0), values)
@@ -355,6 +356,8 @@ class Writer:
         shapes: Mapping[str, tuple[int, ...]],
         dtype: np.dtype[Any],
         record: checkpoint_record.Record | None = None,
+        *,
+        resumes: bool = False,
     ) -> None:
         """Make the folder of the checkpoint.
 
@@ -364,6 +367,8 @@ class Writer:
             shapes: The shapes of the parameters by their names, which begin with `target/`.
             dtype: The type of the parameters: float32 or bfloat16.
             record: What the model was trained with, for rosetta.json. A run of rosetta needs it.
+            resumes: Whether to keep the arrays that a killed process wrote. The caller then calls
+                `keep` or `discard` for each parameter before it writes it.
 
         Raises:
             UserError: The checkpoint exists already.
@@ -377,8 +382,9 @@ class Writer:
             raise UserError(
                 "already exists", str(self.checkpoint), "name a new folder", kind=EXISTS
             )
-        shutil.rmtree(self._part, ignore_errors=True)
-        (self._part / "state").mkdir(parents=True)
+        if not resumes:
+            shutil.rmtree(self._part, ignore_errors=True)
+        (self._part / "state").mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -392,9 +398,31 @@ class Writer:
         try:
             if error is None:
                 self.close()
-        finally:
-            # After an error. A complete checkpoint has left this folder.
+        except Exception:
             shutil.rmtree(self._part, ignore_errors=True)
+            raise
+        if isinstance(error, Exception):
+            shutil.rmtree(self._part, ignore_errors=True)
+
+    def open_array(self, name: str) -> StoredArray | None:
+        """Return a parameter that was written, to read it; None if there is none.
+
+        Raises:
+            UserError: The array is damaged.
+        """
+        folder = self._find_array_folder(name)
+        if not folder.is_dir():
+            return None
+        return zarr_arrays.read_array_folder(folder.parent, folder.name)
+
+    def keep(self, name: str) -> None:
+        """Count a parameter as written, which a killed process wrote in full."""
+        shape = self._shapes[name]
+        self._arrays[name].add_block(name, (0,) * len(shape), shape)
+
+    def discard(self, name: str) -> None:
+        """Remove what a killed process wrote of a parameter."""
+        shutil.rmtree(self._find_array_folder(name), ignore_errors=True)
 
     def write(self, name: str, start: tuple[int, ...], values: np.ndarray[Any, Any]) -> None:
         """Write a block of a parameter. The blocks of a parameter may come in any order.

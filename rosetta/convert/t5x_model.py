@@ -26,6 +26,7 @@ from rosetta.convert.t5_tensors import (
     list_tensors,
 )
 from rosetta.core.errors import MISSING, UNSUPPORTED, UserError
+from rosetta.core.value_parsing import parse_decimal
 from rosetta.t5x.run import checkpoint_record
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ class T5XModel:
             activations or self._find_activations(is_gated=is_gated),
             logits_via_embedding="decoder/logits_dense/kernel" not in self._arrays,
             relative_bias="stack" if has_stack_bias else "layer",
+            **self._read_dropout_rate(),
         ).check(self.where)
         if architecture.is_gated != is_gated:
             raise UserError(
@@ -153,6 +155,12 @@ class T5XModel:
             "which all public T5 but UL2 have (--activations sets others)"
         )
         return activations
+
+    def _read_dropout_rate(self) -> dict[str, float]:
+        """Return the keyword of the dropout rate, if the record has it."""
+        recorded = self.record.config.get("dropout_rate", "") if self.record else ""
+        rate = parse_decimal(recorded)
+        return {} if rate is None else {"dropout_rate": rate}
 
     def _count_layers(self, stack: str) -> int:
         """Return the number of layers of the encoder or the decoder."""
@@ -285,7 +293,7 @@ class T5XModel:
     def _fold_scale(self, kernel: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return a query kernel divided by sqrt(head_dim) in float32; note the rounding."""
         scale = np.sqrt(np.float32(self.architecture.head_dim))
-        folded = kernel.astype(np.float32) / scale
+        folded: np.ndarray[Any, Any] = kernel.astype(np.float32) / scale
         exact = kernel.astype(np.float64) / math.sqrt(self.architecture.head_dim)
         difference = np.abs(folded - exact)
         nonzero = exact != 0

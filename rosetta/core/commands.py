@@ -125,7 +125,7 @@ PROGRAM = Program(
             PREPARE,
             "convert the weights of a model to another layout",
             "rosetta.commands.convert",
-            ("llama Llama-2-7b checkpoints/llama",),
+            ("llama Llama-2-7b checkpoints/llama", "t5 t5-v1_1-small t5-small-t5x --to t5x"),
         ),
         Command(
             "tune",

@@ -94,6 +94,7 @@ def on_save(
         step = int(jax.device_get(state["state"]["step"]))
         targets_length = lengths.get("targets")
         pretraining_batch: int | None = batch_size
+        start_record = None
         if start:
             start_record = checkpoint_record.read_record(start)
             pretraining_batch = start_record.batch_size if start_record else None
@@ -110,6 +111,7 @@ def on_save(
                 run=checkpoint_record.ensure_run_name(model_dir),
                 start=start or "",
                 warmup_steps=warmup_steps,
+                unpadded_vocab_size=start_record.unpadded_vocab_size if start_record else None,
                 config={
                     field.name: str(getattr(config, field.name))
                     for field in dataclasses.fields(config)

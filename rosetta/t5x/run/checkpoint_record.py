@@ -45,6 +45,8 @@ class Record:
       start: the checkpoint_N that the run finetunes; "" in pretraining.
       warmup_steps: the steps over which the learning rate rises in pretraining; None if it is not
         known.
+      unpadded_vocab_size: the rows of the embedding before `rosetta convert` added rows of zeros;
+        None if it added none. Finetuning copies it.
     """
 
     step: int
@@ -58,6 +60,7 @@ class Record:
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     start: str = ""
     warmup_steps: int | None = None
+    unpadded_vocab_size: int | None = None
 
 
 def read_record(checkpoint: str) -> Record | None:

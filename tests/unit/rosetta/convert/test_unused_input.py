@@ -18,7 +18,7 @@ required_modules.need_modules("ml_dtypes", "tensorstore")
 import numpy as np
 
 from rosetta import cli
-from rosetta.commands import convert as convert_command
+from rosetta.commands import convert_llama as convert_command
 from rosetta.convert import (
     config_fields,
     huggingface,
