@@ -20,7 +20,14 @@ import ml_dtypes
 import numpy as np
 
 from rosetta import cli
-from rosetta.convert import huggingface, llama, meta_llama, pax_checkpoint, zarr_arrays
+from rosetta.convert import (
+    huggingface,
+    llama,
+    meta_llama,
+    pax_checkpoint,
+    weight_files,
+    zarr_arrays,
+)
 from tests.support import errors, llama_weights
 
 SOURCES: dict[str, Any] = {
@@ -96,7 +103,7 @@ def test_number_of_meta_files(model: Any, tmp_path: Path) -> None:
 
 def test_files_of_hugging_face(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, tensors, at = model
-    monkeypatch.setattr(huggingface, "LARGEST_FILE", 20_000)
+    monkeypatch.setattr(weight_files, "LARGEST_FILE", 20_000)
     assert _convert(at, tmp_path / "hf", "--to", "hf") == 0
     index = json.loads((tmp_path / "hf" / "model.safetensors.index.json").read_text())
     assert len(set(index["weight_map"].values())) > 1
