@@ -1,4 +1,7 @@
-"""Small T5 models in Hugging Face's files, with random weights; the names are written down here anew, so that a wrong name is noticed."""
+"""Small T5 models in Hugging Face's files, with random weights.
+
+The names of the tensors are written down here anew, so that a wrong name is noticed.
+"""
 
 from __future__ import annotations
 

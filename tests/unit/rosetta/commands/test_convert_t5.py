@@ -75,7 +75,9 @@ def test_the_arrays_are_those_of_the_network(tmp_path: Path) -> None:
         "decoder/layers_1/encoder_decoder_attention/key/kernel": (
             "decoder.block.1.layer.1.EncDecAttention.k"
         ),
-        "decoder/layers_0/pre_cross_attention_layer_norm/scale": "decoder.block.0.layer.1.layer_norm",
+        "decoder/layers_0/pre_cross_attention_layer_norm/scale": (
+            "decoder.block.0.layer.1.layer_norm"
+        ),
         "decoder/layers_0/pre_mlp_layer_norm/scale": "decoder.block.0.layer.2.layer_norm",
         "decoder/relpos_bias/rel_embedding": (
             "decoder.block.0.layer.0.SelfAttention.relative_attention_bias"
