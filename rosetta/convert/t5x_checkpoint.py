@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from rosetta.convert import json_documents, msgpack_file, zarr_arrays
+from rosetta.convert import json_documents, msgpack_file, transformer_engine_layout, zarr_arrays
 from rosetta.convert.msgpack_file import ConstantArray
 from rosetta.convert.stored_array import StoredArray
 from rosetta.convert.torch_file import BFLOAT16
@@ -67,6 +67,8 @@ class Source:
         step: The step.
         format: The format: one of those at the top of this module.
         arrays: All arrays of the checkpoint by their names, sorted.
+        is_transformer_engine: Whether NVIDIA's fork of T5X has trained the model with Transformer
+            Engine. Such arrays are split, and have the names of T5X's own network here.
         record: The record that rosetta wrote; None for a checkpoint without one.
     """
 
@@ -82,6 +84,9 @@ class Source:
         self.folder = _find_checkpoint(path)
         self.record = checkpoint_record.read_record(str(self.folder))
         self.format, arrays = _read_arrays(self.folder)
+        self.is_transformer_engine = transformer_engine_layout.is_used(arrays)
+        if self.is_transformer_engine:
+            arrays = transformer_engine_layout.rename_arrays(arrays)
         self.arrays: dict[str, StoredArray] = dict(sorted(arrays.items()))
         if not any(name.startswith("target/") for name in self.arrays):
             raise UserError(

@@ -83,11 +83,15 @@ class T5XModel:
         check_shapes(self, self.where)
         self._check_unused()
         self._note_large_blocks()
+        if self.source.is_transformer_engine:
+            self.notes.append(
+                "the layers are those of Transformer Engine in NVIDIA's T5X: read as T5X's own"
+            )
 
     @property
     def is_native(self) -> bool:
         """Whether the arrays have the names and shapes that rosetta's networks have."""
-        return all(
+        return not self.source.is_transformer_engine and all(
             tensor.array in self._arrays and self._arrays[tensor.array].shape == tensor.array_shape
             for tensor in list_tensors(self.architecture)
         )
