@@ -11,26 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.commands.convert_llama import show_progress
 from rosetta.core import option_types
-from rosetta.core.errors import CONFLICT, TOO_BIG, UserError
+from rosetta.core.errors import CONFLICT, DIFFERS, TOO_BIG, UserError
 from rosetta.core.printable_text import escape
 
 if TYPE_CHECKING:
     import argparse
 
     from rosetta.convert.output_folder import PartFolder
-    from rosetta.convert.t5_conversion import Conversion
+    from rosetta.convert.t5_config import Architecture
 
 LAYOUTS = ("hf", "t5x")
-ROW_MULTIPLE = 128
-GIN_FILE = "model.gin"
-# Files of a tokenizer in a folder of Hugging Face, which a checkpoint of T5X gets beside it.
-TOKENIZER_FILES = (
-    "spiece.model",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-)
 _DTYPES = {"hf": ("float32", "bfloat16", "float16"), "t5x": ("float32", "bfloat16")}
 
 
@@ -71,7 +61,7 @@ def add_parser(models: Any) -> None:
         metavar="ROWS",
         help=(
             "the rows of the embedding in OUT (default: hf: without the rows that an import "
-            f"added; t5x: rounded up to a multiple of {ROW_MULTIPLE})"
+            "added; t5x: rounded up to a multiple of 128)"
         ),
     )
     t5.add_argument(
@@ -87,11 +77,22 @@ def add_parser(models: Any) -> None:
         type=_parse_whole_number,
         help="for t5x: the step of the checkpoint (default: 0)",
     )
+    t5.add_argument(
+        "--vocab",
+        metavar="FILE|byte",
+        help="for hf: the vocabulary of the model, to write its tokenizer",
+    )
+    t5.add_argument(
+        "--extra-ids",
+        type=_parse_whole_number,
+        metavar="N",
+        help="for hf: the sentinels that were added to the vocabulary",
+    )
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta convert t5`; return its result and the text to print."""
-    from rosetta.convert import output_folder, t5_conversion, t5_tensors
+    from rosetta.convert import output_folder, t5_conversion, t5_documents, t5_tensors
     from rosetta.convert.dtype_conversion import DTYPES
 
     layout = _detect_layout(args.source)
@@ -102,6 +103,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         model.architecture, vocab_size=_choose_row_count(args, model, target)
     )
     dtype_name = args.dtype or (model.dtype.name if target == "hf" else "float32")
+    vocabulary = _load_vocabulary(args, model, architecture)
     key = {
         "source": _fingerprint_files(args.source),
         "options": [target, dtype_name, args.step, args.activations],
@@ -112,14 +114,16 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             model, architecture, DTYPES[dtype_name], part, show_progress
         )
         if target == "hf":
+            tokenizer_names = _write_tokenizer(vocabulary, part)
             conversion.write_hugging_face()
-            lines = _describe(conversion)
-            tokenizer_files: list[str] = []
-            _write_hugging_face_files(args, conversion, lines)
+            lines = t5_documents.describe_changes(conversion)
+            t5_documents.write_config(conversion)
+            t5_documents.write_card(conversion, args.out.resolve().name, lines)
         else:
-            _write_checkpoint(args, conversion)
-            lines = _describe(conversion)
-            tokenizer_files = _copy_tokenizer(args.source, part)
+            tokenizer_names = _copy_tokenizer(args.source, part)
+            conversion.write_checkpoint(t5_documents.make_record(conversion, args.step or 0))
+            t5_documents.write_gin_file(conversion)
+            lines = t5_documents.describe_changes(conversion)
     result = {
         "from": layout,
         "to": target,
@@ -129,7 +133,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         "parameters": t5_tensors.count_parameters(architecture),
         "rounded": conversion.rounded,
         "dropped": model.dropped,
-        "tokenizer": tokenizer_files,
+        "tokenizer": tokenizer_names,
     }
     tensor_count = len(t5_tensors.list_tensors(architecture))
     parameter_count = t5_tensors.count_parameters(architecture)
@@ -138,7 +142,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         f"{escape(str(args.out), keep='')}: {counts}",
         *lines,
         "read back and compared: every tensor was written as it should be",
-        _suggest_next(args, target, tokenizer_files),
+        _suggest_next(args, target, tokenizer_names),
     ]
     return result, "\n".join(lines)
 
@@ -182,6 +186,8 @@ def _check_options(args: argparse.Namespace, layout: str, target: str) -> None:
             "leave it out",
             kind=CONFLICT,
         )
+    if args.extra_ids is not None and args.vocab is None:
+        raise UserError("works only with --vocab", "--extra-ids", "add --vocab", kind=CONFLICT)
     if args.dtype and args.dtype not in _DTYPES[target]:
         raise UserError(
             f"is {args.dtype}, and a checkpoint of T5X has {' or '.join(_DTYPES[target])}",
@@ -234,10 +240,12 @@ def _choose_row_count(args: argparse.Namespace, model: Any, target: str) -> int:
     Raises:
       UserError: --vocab-size is so large that it must be a mistake.
     """
+    from rosetta.data import vocabularies
+
     own_rows: int = model.architecture.vocab_size
     if args.vocab_size is not None:
         rows: int = args.vocab_size
-        if rows > 2 * own_rows + ROW_MULTIPLE:
+        if rows > 2 * vocabularies.round_up_vocab_size(own_rows):
             raise UserError(
                 f"is {rows}, and the model has {own_rows} rows",
                 "--vocab-size",
@@ -247,10 +255,9 @@ def _choose_row_count(args: argparse.Namespace, model: Any, target: str) -> int:
             )
         return rows
     if target == "hf":
-        record = getattr(model, "record", None)
-        unpadded = record.unpadded_vocab_size if record else None
+        unpadded = model.record.unpadded_vocab_size if model.record else None
         return min(own_rows, unpadded or own_rows)
-    return -(-own_rows // ROW_MULTIPLE) * ROW_MULTIPLE
+    return vocabularies.round_up_vocab_size(own_rows)
 
 
 def _fingerprint_files(source: Path) -> str:
@@ -264,120 +271,71 @@ def _fingerprint_files(source: Path) -> str:
     return digest.hexdigest()
 
 
+def _load_vocabulary(args: argparse.Namespace, model: Any, architecture: Architecture) -> Any:
+    """Return the vocabulary of --vocab, or None.
+
+    Args:
+      args: The command line.
+      model: The model to read.
+      architecture: The architecture to write.
+
+    Raises:
+      UserError: The vocabulary is damaged, has more ids than the embedding has rows, or is not the
+        one with which the model was trained.
+    """
+    if args.vocab is None:
+        return None
+    from rosetta.data import vocabularies
+
+    recorded = model.record.vocabulary if model.record else ""
+    vocabulary = vocabularies.load_vocabulary(args.vocab, args.extra_ids, recorded=recorded)
+    vocabularies.check_model_size(vocabulary, architecture.vocab_size)
+    if recorded and vocabulary.fingerprint() != recorded:
+        raise UserError(
+            "the model was trained with another vocabulary, or with other sentinels",
+            f"--vocab {args.vocab}",
+            "name the vocabulary of the training, and its EXTRA_IDS as --extra-ids",
+            kind=DIFFERS,
+            value=args.vocab,
+        )
+    return vocabulary
+
+
+def _write_tokenizer(vocabulary: Any, part: PartFolder) -> list[str]:
+    """Write the files of the tokenizer; return their names."""
+    if vocabulary is None:
+        return []
+    from rosetta.convert import tokenizer_files
+
+    names: list[str] = tokenizer_files.write_tokenizer(vocabulary, part.path)
+    return names
+
+
 def _copy_tokenizer(source: Path, part: PartFolder) -> list[str]:
     """Copy the files of a tokenizer; return their names."""
-    names = [name for name in TOKENIZER_FILES if (source / name).is_file()]
+    from rosetta.data import model_hub
+
+    names = [name for name in model_hub.TOKENIZER_FILES if (source / name).is_file()]
     for name in names:
         shutil.copyfile(source / name, part.path / name)
     return names
 
 
-def _write_hugging_face_files(
-    args: argparse.Namespace, conversion: Conversion, changes: list[str]
-) -> None:
-    """Write config.json, generation_config.json and the model card.
-
-    Args:
-      args: The command line.
-      conversion: The conversion, whose weights are written.
-      changes: The lines that say what has changed.
-    """
-    from rosetta.convert import json_documents, model_card, t5_config, t5_tensors
-
-    architecture, folder = conversion.architecture, conversion.part.path
-    config = t5_config.make_config(architecture, conversion.dtype.name)
-    json_documents.write_document(folder / "config.json", config)
-    json_documents.write_document(
-        folder / "generation_config.json", t5_config.make_generation_config()
-    )
-    source = conversion.model.source  # type: ignore[attr-defined]
-    record = source.record
-    versions = record.versions if record else {}
-    facts = {
-        "architecture": (
-            f"{config['architectures'][0]}, {architecture.num_encoder_layers} encoder and "
-            f"{architecture.num_decoder_layers} decoder layers, {architecture.emb_dim} features, "
-            f"{architecture.num_heads} heads of {architecture.head_dim}"
-        ),
-        "parameters": f"{t5_tensors.count_parameters(architecture):,}, {conversion.dtype.name}",
-        "made from": f"{source.folder.name} ({source.format})",
-        "step": f"{source.step:,}",
-        "run": (record.run if record else "") or "not recorded",
-        "trained with": ", ".join(f"{name} {version}" for name, version in versions.items())
-        or "not recorded",
-        "converted by": model_card.describe_converter(),
-    }
-    card = model_card.render_card(args.out.resolve().name, config["model_type"], facts, changes)
-    (folder / "README.md").write_text(card, encoding="utf-8")
-
-
-def _write_checkpoint(args: argparse.Namespace, conversion: Conversion) -> None:
-    """Write the checkpoint of T5X, and the gin file that describes its network."""
-    from rosetta.t5x.run import checkpoint_record
-
-    architecture, model = conversion.architecture, conversion.model
-    own_rows = model.architecture.vocab_size
-    old = getattr(model, "record", None)
-    record = checkpoint_record.Record(
-        step=args.step or 0,
-        scale_attn_logits=False,
-        batch_size=old.batch_size if old else None,
-        targets_length=old.targets_length if old else None,
-        vocabulary=old.vocabulary if old else "",
-        config=architecture.as_text(),
-        versions={"converter": "rosetta convert t5"},
-        unpadded_vocab_size=own_rows if own_rows < architecture.vocab_size else None,
-    )
-    conversion.write_checkpoint(args.step or 0, record)
-    values = dataclasses.asdict(architecture)
-    del values["dropout_rate"]  # of the run, not of the weights
-    (conversion.part.path / GIN_FILE).write_text(
-        "# The network of the checkpoint in this folder. Read it with ROSETTA_GIN.\n"
-        "from __gin__ import dynamic_registration\n\n"
-        "from rosetta.t5x import network\n\n"
-        "network.T5Config:\n"
-        + "".join(f"  {name} = {value!r}\n" for name, value in values.items()),
-        encoding="utf-8",
-    )
-
-
-def _describe(conversion: Conversion) -> list[str]:
-    """Return lines that say what the conversion changed, added or left out."""
-    model = conversion.model
-    lines = [f"left out: {line}" for line in model.dropped]
-    lines += model.notes
-    if getattr(model, "is_scaled", False):
-        amount = "exactly"
-        if conversion.fold_difference:
-            amount = f"with a relative difference of at most {conversion.fold_difference:.1e}"
-        lines.append(
-            f"the division of attention logits by sqrt({model.architecture.head_dim}) is now in "
-            f"the query kernels, {amount}"
-        )
-    own_rows, rows = model.architecture.vocab_size, conversion.architecture.vocab_size
-    if rows > own_rows:
-        lines.append(
-            f"the vocabulary of {own_rows:,} ids was padded to {rows:,} rows of zeros, whose "
-            "logits are 0"
-        )
-    if rows < own_rows:
-        lines.append(
-            f"left out: the last {own_rows - rows:,} of {own_rows:,} rows of the vocabulary"
-        )
-    if conversion.rounded:
-        lines.append(f"{conversion.rounded:,} values were rounded to {conversion.dtype.name}")
-    elif not getattr(model, "is_scaled", False):
-        lines.append("all values are unchanged")
-    return lines
-
-
-def _suggest_next(args: argparse.Namespace, target: str, tokenizer_files: list[str]) -> str:
+def _suggest_next(args: argparse.Namespace, target: str, tokenizer_names: list[str]) -> str:
     """Return the line that says how to use the result."""
+    from rosetta.convert import t5_documents
+
     out = str(args.out.resolve())
     if target == "hf":
-        return f"load it with: AutoModelForSeq2SeqLM.from_pretrained({out!r})"
-    vocabulary = f"{out}/spiece.model" if "spiece.model" in tokenizer_files else "VOCABULARY"
-    return (
-        f"train from it with: rosetta t5x pretrain ROSETTA_GIN={shlex.quote(f'{out}/{GIN_FILE}')} "
-        f"INITIAL_CHECKPOINT_PATH={shlex.quote(out)} VOCAB={shlex.quote(vocabulary)} DATA=... "
-    ).rstrip()
+        line = f"load it with: AutoModelForSeq2SeqLM.from_pretrained({out!r})"
+        if not tokenizer_names:
+            line = f"no tokenizer was written: --vocab names the vocabulary; {line}"
+        return line
+    settings = {
+        "ROSETTA_GIN": f"{out}/{t5_documents.GIN_FILE}",
+        "INITIAL_CHECKPOINT_PATH": out,
+        "VOCAB": out if tokenizer_names else "VOCABULARY",
+        "DATA": "text:FILES",
+    }
+    words = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
+    return f"train from it with: rosetta t5x pretrain {' '.join(words)}"

@@ -309,7 +309,9 @@ def _read_activations(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
     if projection == "gated-gelu" and config.get("dense_act_fn") is None:
         activation = "gelu_new"
     is_gated = config.get("is_gated_act")
-    if first not in {"", "gated"} or not isinstance(is_gated, (bool, type(None))):
+    if not isinstance(is_gated, (bool, type(None))):
+        raise _make_invalid_field_error("is_gated_act", is_gated, "true or false", where)
+    if first not in {"", "gated"}:
         raise _make_invalid_field_error(
             "feed_forward_proj", projection, "'relu', 'gated-gelu' or the like", where
         )

@@ -110,12 +110,11 @@ class Conversion:
             raise _make_difference_error(file_name)
         return {"sha256": digest, **self._take_changes(cast)}
 
-    def write_checkpoint(self, step: int, record: Record) -> None:
+    def write_checkpoint(self, record: Record) -> None:
         """Write a checkpoint of T5X.
 
         Args:
-            step: The step of the checkpoint.
-            record: The record of the checkpoint.
+            record: The record of the checkpoint, with its step.
 
         Raises:
             UserError: A tensor is damaged, the disk is full, or the arrays differ when they are
@@ -123,7 +122,7 @@ class Conversion:
         """
         shapes = {_TARGET + tensor.array: tensor.array_shape for tensor in self._tensors}
         with t5x_checkpoint.Writer(
-            self.part.path, step, shapes, self.dtype, record, resumes=True
+            self.part.path, record.step, shapes, self.dtype, record, resumes=True
         ) as writer:
             needed = 0
             for tensor in self._tensors:
