@@ -1,0 +1,136 @@
+"""Measure the time and the memory of `rosetta convert t5` for models with made-up weights.
+
+    PYTHON -m bench.convert_t5 --folder SCRATCH --shape 13b [--dtype float32] [--zeros] [--discard]
+
+PYTHON is that of a baked environment. The program makes a model of Hugging Face in bfloat16,
+converts it to T5X and back, and prints one JSON document: for each conversion the seconds, the
+seconds of processor time, the largest resident memory and the bytes that were written. Everything
+in SCRATCH is removed at the end.
+
+For disks without room: with --zeros the source is a sparse file, and with --discard each file of
+the second conversion is emptied once it was written and read back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from rosetta.convert import json_documents, safetensors, t5_config, t5_tensors
+from rosetta.convert.torch_file import BFLOAT16
+
+SHAPES = {
+    "small": t5_config.Architecture(
+        32128, 512, 8, 64, 1024, 8, 8, ("gelu", "linear"), logits_via_embedding=False
+    ),
+    "3b": t5_config.Architecture(
+        32128, 2048, 32, 64, 5120, 24, 24, ("gelu", "linear"), logits_via_embedding=False
+    ),
+    "13b": t5_config.Architecture(
+        250112, 4096, 64, 64, 10240, 24, 24, ("gelu", "linear"), logits_via_embedding=False
+    ),
+}
+_BLOCK = 16 << 20  # numbers
+_CONVERT = "import sys; from rosetta import cli; sys.exit(cli.main(sys.argv[1:]))"
+# The same, but a file is emptied once it was written and read back.
+_CONVERT_AND_DISCARD = """
+import os
+from rosetta.convert import t5_conversion
+write = t5_conversion.Conversion._write_file
+def write_and_empty(self, name, tensors):
+    facts = write(self, name, tensors)
+    os.truncate(self.part.path / name, 0)
+    return facts
+t5_conversion.Conversion._write_file = write_and_empty
+"""
+
+
+def make_source(folder: Path, architecture: t5_config.Architecture, *, zeros: bool) -> None:
+    """Write a model of Hugging Face in bfloat16.
+
+    Args:
+        folder: The folder to make.
+        architecture: The architecture.
+        zeros: Whether all weights are zeros, in a sparse file. Otherwise they are random.
+    """
+    folder.mkdir(parents=True)
+    json_documents.write_document(
+        folder / "config.json", t5_config.make_config(architecture, "bfloat16")
+    )
+    shapes = {tensor.name: tensor.shape for tensor in t5_tensors.list_tensors(architecture)}
+    path = folder / "model.safetensors"
+    writer = safetensors.Writer(path, shapes, BFLOAT16)
+    count = t5_tensors.count_parameters(architecture)
+    if zeros:
+        writer.close()
+        os.truncate(path, path.stat().st_size + count * BFLOAT16.itemsize)
+        return
+    numbers = np.random.default_rng(0).standard_normal(_BLOCK, np.float32).astype(BFLOAT16)
+    with writer.file as file:
+        for start in range(0, count, _BLOCK):
+            file.write(memoryview(numbers[: min(_BLOCK, count - start)].view(np.uint8)))
+
+
+def measure_conversion(
+    source: Path, out: Path, *words: str, discard: bool = False
+) -> dict[str, object]:
+    """Convert a model in a process of its own, and return what it took."""
+    program = f"{_CONVERT_AND_DISCARD}\n{_CONVERT}" if discard else _CONVERT
+    command = [sys.executable, "-c", program, "convert", "t5", str(source), str(out), *words]
+    start = time.monotonic()
+    pid = os.posix_spawn(sys.executable, command, os.environ)
+    _, status, usage = os.wait4(pid, 0)
+    if status:
+        raise SystemExit(f"the conversion ended with status {os.waitstatus_to_exitcode(status)}")
+    written = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    return {
+        "seconds": round(time.monotonic() - start, 1),
+        "processor_seconds": round(usage.ru_utime + usage.ru_stime, 1),
+        "resident_megabytes": round(usage.ru_maxrss / 1000),
+        "written_bytes": written,
+    }
+
+
+def main() -> None:
+    """Parse the command line, measure both conversions, and print the document."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="small")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--zeros", action="store_true")
+    parser.add_argument("--discard", action="store_true")
+    args = parser.parse_args()
+    architecture = SHAPES[args.shape]
+    scratch = args.folder / "convert_t5"
+    source, t5x, back = scratch / "source", scratch / "t5x", scratch / "back"
+    try:
+        make_source(source, architecture, zeros=args.zeros)
+        dtype = ("--dtype", args.dtype)
+        to_t5x = measure_conversion(source, t5x, "--to", "t5x", *dtype)
+        shutil.rmtree(source)
+        to_hf = measure_conversion(t5x, back, "--to", "hf", *dtype, discard=args.discard)
+        document = {
+            "shape": args.shape,
+            "parameters": sum(
+                math.prod(tensor.shape) for tensor in t5_tensors.list_tensors(architecture)
+            ),
+            "dtype": args.dtype,
+            "zeros": args.zeros,
+            "to_t5x": to_t5x,
+            "to_hf": to_hf,
+        }
+        print(json.dumps(document, indent=1))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
