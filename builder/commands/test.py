@@ -61,6 +61,7 @@ INSIDE_TESTS = {
     ),
     "env:build/quickstart/t5x": (
         "tests/unit/rosetta/t5x",
+        "tests/upstream/test_convert_t5.py",
         "tests/upstream/test_documentation_blocks.py",
         "tests/upstream/test_health.py",
         "tests/upstream/test_launch.py",

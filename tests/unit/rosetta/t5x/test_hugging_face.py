@@ -1,108 +1,239 @@
-"""The same weights give the same logits in Hugging Face's T5, written by others in another framework."""
+"""Converted weights compute in rosetta what they compute in transformers, for every family of T5.
+
+transformers makes model folders of random weights. `rosetta convert t5` makes checkpoints of T5X
+from them, and model folders again from these. ROSETTA_TEST_TORCH names the Python that has
+transformers.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support import required_modules
 
-required_modules.need_modules("jax", "flax")
+required_modules.need_modules("jax", "flax", "ml_dtypes", "tensorstore")
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import unflatten_dict
+from flax import linen as nn
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-from tests.support import small_t5
+from rosetta import cli
+from rosetta.convert import t5x_checkpoint, weight_files
+from rosetta.t5x.run import gin_files, gin_reader, network_fields
+from rosetta.t5x.run.model_config import T5Config
+from tests.support import hugging_face_t5, small_t5
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.long
 
 PYTHON = os.environ.get("ROSETTA_TEST_TORCH", "")
-MODELS: dict[str, dict[str, Any]] = {
-    "t5_1_1": {},
-    "t5_1_0": {"mlp_activations": ("relu",), "logits_via_embedding": True},
+TOLERANCE = 2e-5  # of the largest logit
+ALL_SWITCHES: dict[str, Any] = {
+    "fuse_qkv": True,
+    "transpose_batch_sequence": True,
+    "scan_layers": True,
 }
 
 
-def _layer(side: str, index: int, cross: bool, gated: bool) -> dict[str, str]:
-    """Where a layer's parameters are in Hugging Face's tree."""
-    there, norm = (
-        f"{side}.block.{index}.layer",
-        "pre_attention_layer_norm" if side == "encoder" else "pre_self_attention_layer_norm",
-    )
-    names = {f"{norm}/scale": f"{there}.0.layer_norm.weight"}
-    own = "attention" if side == "encoder" else "self_attention"
-    names |= {
-        f"{own}/{ours}/kernel": f"{there}.0.SelfAttention.{theirs}.weight"
-        for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o"))
-    }
-    last = 1
-    if cross:
-        names["pre_cross_attention_layer_norm/scale"] = f"{there}.1.layer_norm.weight"
-        names |= {
-            f"encoder_decoder_attention/{ours}/kernel": f"{there}.1.EncDecAttention.{theirs}.weight"
-            for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o"))
-        }
-        last = 2
-    names["pre_mlp_layer_norm/scale"] = f"{there}.{last}.layer_norm.weight"
-    products = {"wi_0": "wi_0", "wi_1": "wi_1", "wo": "wo"} if gated else {"wi": "wi", "wo": "wo"}
-    return names | {
-        f"mlp/{ours}/kernel": f"{there}.{last}.DenseReluDense.{theirs}.weight"
-        for ours, theirs in products.items()
-    }
-
-
-def _parameters(weights: dict[str, Any], gated: bool, own_logits: bool) -> dict[str, Any]:
-    flat: dict[str, Any] = {"token_embedder/embedding": weights["shared.weight"]}
-    for side in ("encoder", "decoder"):
-        flat[f"{side}/relpos_bias/rel_embedding"] = weights[
-            f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        ].T
-        flat[f"{side}/{side}_norm/scale"] = weights[f"{side}.final_layer_norm.weight"]
-        for index in range(2):
-            for ours, theirs in _layer(side, index, side == "decoder", gated).items():
-                flat[f"{side}/layers_{index}/{ours}"] = weights[theirs].T
-    if own_logits:
-        flat["decoder/logits_dense/kernel"] = weights["lm_head.weight"].T
-    return dict(
-        unflatten_dict({tuple(name.split("/")): jnp.asarray(value) for name, value in flat.items()})
-    )
-
-
-@pytest.mark.parametrize("which", MODELS)
-def test_logits(which: str, tmp_path: Path) -> None:
-    if not PYTHON:
-        pytest.skip("NOT CHECKED: ROSETTA_TEST_TORCH names no Python with torch and transformers")
-    output = tmp_path / "reference.npz"
-    program = Path(__file__).parents[3] / "support" / "hugging_face_t5.py"
+def _run_transformers(action: str, root: Path) -> None:
+    program = Path(hugging_face_t5.__file__)
     done = subprocess.run(
-        [PYTHON, str(program), which, str(output)],
+        [PYTHON, str(program), action, str(root)],
         capture_output=True,
         text=True,
         check=False,
-        env={"PATH": os.environ["PATH"]},
+        env={"PATH": os.environ["PATH"], "HOME": str(root)},
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found = np.load(output)
-    weights = {name[2:]: found[name] for name in found.files if name.startswith("w:")}
-    settings = small_t5.make_config(**MODELS[which])
-    params = _parameters(
-        weights,
-        gated=len(settings.mlp_activations) == 2,
-        own_logits=not settings.logits_via_embedding,
-    )
-    given = {
-        "encoder_input_tokens": jnp.asarray(found["inputs"]),
-        "decoder_input_tokens": jnp.asarray(found["decoder"]),
-        "decoder_target_tokens": jnp.asarray(found["targets"]),
+
+
+def _convert(source: Path, out: Path, layout: str) -> None:
+    assert cli.main(["convert", "t5", str(source), str(out), "--to", layout]) == 0
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder with a folder of each case: hf, converted to t5x, converted to back."""
+    if not PYTHON:
+        pytest.skip("NOT CHECKED: ROSETTA_TEST_TORCH names no Python with torch and transformers")
+    folder = tmp_path_factory.mktemp("models")
+    _run_transformers("write", folder)
+    for name in hugging_face_t5.CASES:
+        _convert(folder / name / "hf", folder / name / "t5x", "t5x")
+        _convert(folder / name / "t5x", folder / name / "back", "hf")
+    _run_transformers("read", folder)
+    return folder
+
+
+@functools.cache
+def _read_checkpoint(folder: Path) -> tuple[T5Config, Any]:
+    """Return the configuration and the parameters of a converted checkpoint."""
+    configuration = gin_reader.read_configuration([folder / "model.gin"], [gin_files.ROOT])
+    fields = {
+        name: configuration.value(f"{network_fields.T5_CONFIG}.{name}")
+        for name in (field.name for field in dataclasses.fields(T5Config))
+        if configuration.binds(f"{network_fields.T5_CONFIG}.{name}")
     }
-    for switches in ({}, {"fuse_qkv": True, "transpose_batch_sequence": True}):
-        logits = small_t5.apply_network(
-            small_t5.Transformer(small_t5.make_config(**MODELS[which], **switches)),
-            {"params": params},
-            given,
+    arrays = t5x_checkpoint.Source(folder).arrays
+    params = {
+        tuple(name.split("/")[1:]): jnp.asarray(array.read())
+        for name, array in arrays.items()
+        if name.startswith("target/")
+    }
+    return T5Config(**fields), unflatten_dict(params)  # type: ignore[arg-type]
+
+
+def _compute_logits(config: T5Config, params: Any, reference: Any) -> Any:
+    """Return the logits of the rows that Hugging Face's model has, [batch, length, vocabulary]."""
+    batch = {
+        "encoder_input_tokens": jnp.asarray(reference["inputs"], jnp.int32),
+        "decoder_input_tokens": jnp.asarray(reference["decoder"], jnp.int32),
+        "decoder_target_tokens": jnp.asarray(reference["targets"], jnp.int32),
+    }
+    module = small_t5.Transformer(config)
+    logits = jax.jit(lambda tree: small_t5.apply_network(module, {"params": tree}, batch))(params)
+    return logits[..., : reference["logits"].shape[-1]]
+
+
+def _measure_error(logits: Any, reference: Any) -> float:
+    """Return the largest difference of two logits where no padding is, of the largest logit."""
+    is_token = (reference["targets"] > 0)[..., None]
+    largest = np.abs(reference["logits"]).max()
+    return float(np.abs((logits - reference["logits"]) * is_token).max() / largest)
+
+
+def _decode_greedily(config: T5Config, params: Any, reference: Any) -> Any:
+    """Return the tokens with the largest logits, computed one by one with the cache of keys."""
+    module, length = small_t5.Transformer(config), hugging_face_t5.GREEDY_TOKENS
+    inputs = jnp.asarray(reference["inputs"], jnp.int32)
+    variables = {"params": params}
+    encoded = module.apply(variables, inputs, enable_dropout=False, method=module.encode)
+    options: dict[str, Any] = {
+        "enable_dropout": False,
+        "decode": True,
+        "mutable": ["cache"],
+        "method": module.decode,
+    }
+    empty = jnp.ones((len(inputs), length), jnp.int32)
+    _, made = module.apply(variables, encoded, inputs, empty, empty, **options)
+
+    @jax.jit
+    def step(cache: Any, token: Any) -> Any:
+        logits, changed = module.apply(
+            {**variables, "cache": cache},
+            encoded,
+            inputs,
+            token,
+            token,
+            max_decode_length=length,
+            **options,
         )
-        assert float(np.abs(found["logits"]).max()) > 1
-        np.testing.assert_allclose(logits, found["logits"], atol=1e-4, rtol=1e-4)
+        known = logits[:, 0, : reference["logits"].shape[-1]]
+        return changed["cache"], jnp.argmax(known, axis=-1).astype(jnp.int32)[:, None]
+
+    cache, token, tokens = made["cache"], empty[:, :1] * 0, []
+    for _ in range(length):
+        cache, token = step(cache, token)
+        tokens.append(token)
+    return np.concatenate(tokens, axis=1)
+
+
+@pytest.mark.parametrize("case", hugging_face_t5.CASES)
+def test_logits_and_greedy_tokens(case: str, root: Path) -> None:
+    reference = np.load(root / case / "hf.npz")
+    config, params = _read_checkpoint(root / case / "t5x")
+    assert _measure_error(_compute_logits(config, params, reference), reference) < TOLERANCE
+    np.testing.assert_array_equal(_decode_greedily(config, params, reference), reference["answers"])
+
+
+@pytest.mark.parametrize("case", ["t5_1_0-odd", "ul2-wide", "umt5-deep"])
+def test_logits_with_all_switches(case: str, root: Path) -> None:
+    reference = np.load(root / case / "hf.npz")
+    config, params = _read_checkpoint(root / case / "t5x")
+    config = dataclasses.replace(config, **ALL_SWITCHES)
+    assert _measure_error(_compute_logits(config, params, reference), reference) < TOLERANCE
+
+
+def _read_bits(folder: Path) -> dict[str, Any]:
+    """Return the tensors of a model folder, float32, as their bits."""
+    tensors = weight_files.open_tensors(folder)
+    return {name: np.asarray(tensor()).view(np.uint32) for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("case", hugging_face_t5.CASES)
+def test_a_round_trip_changes_no_bit_and_no_answer(case: str, root: Path) -> None:
+    before, after = (_read_bits(root / case / name) for name in ("hf", "back"))
+    assert set(after) in ({*before}, {*before, "lm_head.weight"})
+    for name, bits in before.items():
+        np.testing.assert_array_equal(after[name], bits, err_msg=name)
+    reference, back = (np.load(root / case / f"{name}.npz") for name in ("hf", "back"))
+    assert _measure_error(back["logits"], reference) < TOLERANCE
+    np.testing.assert_array_equal(back["answers"], reference["answers"])
+
+
+def _change_leaves(tree: Any, change: Callable[[tuple[str, ...], Any], Any]) -> Any:
+    """Return a tree with the leaves that a function makes from their names and values."""
+    flat = flatten_dict(tree)
+    return unflatten_dict({path: change(path, leaf) for path, leaf in flat.items()})
+
+
+def _swap_gate(params: Any) -> Any:
+    flat = flatten_dict(params)
+    other = {"wi_0": "wi_1", "wi_1": "wi_0"}
+    return unflatten_dict(
+        {tuple(other.get(part, part) for part in path): leaf for path, leaf in flat.items()}
+    )
+
+
+def _shift_bias(params: Any) -> Any:
+    def shift(path: tuple[str, ...], leaf: Any) -> Any:
+        return jnp.roll(leaf, 1, axis=1) if path[-1] == "rel_embedding" else leaf
+
+    return _change_leaves(params, shift)
+
+
+def _separate_output(params: Any) -> Any:
+    """Make the embedding a kernel of its own, which is not scaled."""
+    kernel = {"kernel": params["token_embedder"]["embedding"].T}
+    return {**params, "decoder": {**params["decoder"], "logits_dense": kernel}}
+
+
+@pytest.mark.parametrize(
+    ("case", "change", "fields"),
+    [
+        ("t5_1_1-wide", _swap_gate, {}),
+        ("ul2-odd", _swap_gate, {}),
+        ("t5_1_0-odd", _separate_output, {"logits_via_embedding": False}),
+        ("umt5-deep", _separate_output, {"logits_via_embedding": False}),
+        ("t5_1_0-wide", _shift_bias, {}),
+        ("umt5-odd", _shift_bias, {}),
+    ],
+)
+def test_a_fault_in_the_weights_is_seen(
+    case: str, change: Callable[[Any], Any], fields: dict[str, Any], root: Path
+) -> None:
+    reference = np.load(root / case / "hf.npz")
+    config, params = _read_checkpoint(root / case / "t5x")
+    config = dataclasses.replace(config, **fields)
+    logits = _compute_logits(config, change(params), reference)
+    assert _measure_error(logits, reference) > 10 * TOLERANCE
+
+
+@pytest.mark.parametrize("case", ["t5_1_1-odd", "mt5-wide", "umt5-wide"])
+def test_another_gelu_is_seen(case: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nn, "gelu", functools.partial(nn.gelu, approximate=False))
+    reference = np.load(root / case / "hf.npz")
+    config, params = _read_checkpoint(root / case / "t5x")
+    logits = _compute_logits(config, params, reference)
+    assert _measure_error(logits, reference) > 2 * TOLERANCE
