@@ -19,7 +19,7 @@ from absl import flags
 
 from rosetta.pax import configs
 from tests.support import pax_training
-from tests.support.shipped_sources import need_pinned_source
+from tests.support.pinned_files import need_pinned_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,9 +58,9 @@ EXPLAINED = {
 @pytest.fixture(scope="module")
 def upstream(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Upstream's own configs.py at its pin, which the overlay stands in for in what we ship."""
-    pin = need_pinned_source("paxml")
+    text = need_pinned_file("paxml", "paxml/contrib/gpu/scripts_gpu/configs.py")
     path = tmp_path_factory.mktemp("upstream") / "upstream_configs.py"
-    path.write_text(pin.git.text("show", f"{pin.commit}:paxml/contrib/gpu/scripts_gpu/configs.py"))
+    path.write_text(text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
