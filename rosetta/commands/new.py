@@ -52,7 +52,12 @@ def add_parsers(commands: Any, common: Any) -> None:
         "--size", default="base", help="small, base, large, xl, xxl or tiny (default: base)"
     )
     t5x.add_argument(
-        "--vocab", required=True, metavar="FILE", help="a SentencePiece model, or byte"
+        "--vocab",
+        metavar="FILE",
+        help=(
+            "a SentencePiece model, hf:OWNER/NAME, a folder of that layout, or byte (default: the "
+            "vocabulary of the model of Hugging Face that --from names)"
+        ),
     )
     t5x.add_argument(
         "--data",
@@ -73,7 +78,10 @@ def add_parsers(commands: Any, common: Any) -> None:
         "--from",
         dest="checkpoint",
         metavar="CHECKPOINT",
-        help="weights to start from, such as those of mT5; --vocab is then their vocabulary",
+        help=(
+            "weights to start from, such as those of mT5: a checkpoint of T5X, hf:OWNER/NAME, or a "
+            "folder of that layout, which is converted; --vocab is then their vocabulary"
+        ),
     )
     t5x.add_argument(
         "--inputs",
@@ -141,13 +149,16 @@ def _read_family(family: str) -> Configuration:
 
 
 def _check_checkpoint(text: str) -> str:
-    """Return the folder or address of --from.
+    """Return the folder or address of --from; a model of Hugging Face is converted first.
 
     Raises:
-      UserError: The folder does not exist.
+      UserError: The folder does not exist, or the model cannot be fetched or converted.
     """
+    from rosetta.launch import hub_inputs
+
     if is_address(text):
         return text
+    text = hub_inputs.resolve_weights("INITIAL_CHECKPOINT_PATH", text, where=f"--from {text}")
     folder = Path(parse_path("--from", text))
     if not folder.is_dir():
         raise UserError(
@@ -208,6 +219,36 @@ def _check_names(args: argparse.Namespace, family: str) -> None:
         )
 
 
+def _choose_vocabulary(name: str | None, checkpoint: str | None) -> str:
+    """Return the vocabulary as the gin file names it, from any folder and for good.
+
+    Args:
+      name: The value of --vocab, or None.
+      checkpoint: The value of --from, or None.
+
+    Raises:
+      UserError: There is no vocabulary, or the model cannot be fetched.
+    """
+    from rosetta.data import model_hub, tokenizer_folders
+
+    if name is None and checkpoint:
+        is_model = model_hub.is_hub_name(checkpoint)
+        if is_model or tokenizer_folders.is_tokenizer_folder(checkpoint):
+            name = checkpoint
+    if name is None:
+        raise UserError(
+            "there is no vocabulary",
+            "--vocab",
+            "give a SentencePiece model, hf:OWNER/NAME, or byte",
+            kind=MISSING,
+        )
+    if model_hub.is_hub_name(name):
+        where = f"--vocab {name}"
+        folder = model_hub.fetch_model(name, where, model_hub.TOKENIZER)
+        return f"{model_hub.SCHEME}{model_hub.parse_name(name, where).repository}@{folder.name}"
+    return name if name == "byte" or name.startswith("ids:") else os.path.abspath(name)
+
+
 def _make_template_values(args: argparse.Namespace) -> dict[str, str]:
     """Return the texts that replace @NAME@ and so on in the templates.
 
@@ -216,18 +257,19 @@ def _make_template_values(args: argparse.Namespace) -> dict[str, str]:
     """
     from rosetta.data import vocabularies
 
+    vocabulary_name = _choose_vocabulary(args.vocab, args.checkpoint)
     family = args.family or ("mt5" if args.checkpoint else "t5_1_1")
     _check_names(args, family)
     family_extra_ids = read_extra_ids(family)
     vocabulary = vocabularies.load_vocabulary(
-        args.vocab, family_extra_ids if args.checkpoint else None
+        vocabulary_name, family_extra_ids if args.checkpoint else None
     )
     rows = vocabularies.round_up_vocab_size(vocabulary.size)
     family_rows = read_vocab_size(family)
     if not vocabulary.sentinel_count:
         raise UserError(
             "the vocabulary has no sentinels for span corruption",
-            args.vocab,
+            vocabulary_name,
             "make it with rosetta vocab train, or leave its extra_id pieces out so that they are "
             "added",
             kind=UNSUPPORTED,
@@ -235,7 +277,7 @@ def _make_template_values(args: argparse.Namespace) -> dict[str, str]:
     if args.checkpoint and rows != family_rows:
         raise UserError(
             f"the vocabulary has {vocabulary.size} ids, but {family} has {family_rows}",
-            args.vocab,
+            vocabulary_name,
             "give the vocabulary with which the checkpoint was trained, or leave --from out",
             kind=DIFFERS,
             value=vocabulary.size,
@@ -260,7 +302,7 @@ def _make_template_values(args: argparse.Namespace) -> dict[str, str]:
         "NAME": f"{args.name}_{args.size}",
         "FAMILY": family,
         "SIZE": args.size,
-        "VOCAB": repr(args.vocab if args.vocab == "byte" else os.path.abspath(args.vocab)),
+        "VOCAB": repr(vocabulary_name),
         "EXTRA_IDS": extra_ids,
         "NETWORK_IMPORT": network_import,
         "VOCAB_SIZE": vocab_size,

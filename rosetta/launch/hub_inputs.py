@@ -55,17 +55,18 @@ def resolve_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-def resolve_weights(variable: str, value: str) -> str:
+def resolve_weights(variable: str, value: str, *, where: str = "") -> str:
     """Return the folder of the checkpoint for the weights that a variable names.
 
     Args:
         variable: The variable, a key of _CONVERSIONS.
         value: Its value. If it names no model of Hugging Face, it is returned.
+        where: The setting, for errors; "" for the variable.
 
     Raises:
         UserError: The model cannot be fetched or converted.
     """
-    where = f"{variable}={value}"
+    where = where or f"{variable}={value}"
     if model_hub.is_hub_name(value):
         source = model_hub.fetch_model(value, where, model_hub.WEIGHTS)
         key = f"{source.parent.parent.name}--{source.name}"
