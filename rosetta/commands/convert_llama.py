@@ -255,7 +255,7 @@ def _write_model(args: argparse.Namespace, source: Any, cast: Any, part: Path) -
 
     def convert_tensors() -> Iterator[tuple[str, Any]]:
         for number, (name, tensor) in enumerate(llama.read_tensors(source, str(args.source)), 1):
-            show_progress("writing", number, total)
+            log.show_progress("writing", number, total)
             yield name, cast(name, tensor)
 
     if args.to == "pax":
@@ -332,7 +332,7 @@ def check_written(source: Any, written: Any, dtype: Any, out: Path) -> None:
     cast = Cast(dtype)
     names = list(llama.list_tensor_shapes(source.sizes))
     for number, name in enumerate(names, 1):
-        show_progress("comparing", number, len(names))
+        log.show_progress("comparing", number, len(names))
         expected = view_as_bits(cast(name, source.read(name)))
         actual = written.read(name)
         if actual.dtype != dtype or not (view_as_bits(actual) == expected).all():
@@ -343,8 +343,3 @@ def check_written(source: Any, written: Any, dtype: Any, out: Path) -> None:
                 kind=DIFFERS,
                 value=name,
             )
-
-
-def show_progress(action: str, number: int, total: int) -> None:
-    """Show on a terminal that tensor `number` of `total` is written or compared."""
-    log.show_count(f"{action} {number}/{total}", last=number == total)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.commands.convert_llama import show_progress
-from rosetta.core import option_types
+from rosetta.core import folder_fingerprint, log, option_types
 from rosetta.core.errors import CONFLICT, DIFFERS, TOO_BIG, UserError
 from rosetta.core.printable_text import escape
 
@@ -105,13 +103,13 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     dtype_name = args.dtype or (model.dtype.name if target == "hf" else "float32")
     vocabulary = _load_vocabulary(args, model, architecture)
     key = {
-        "source": _fingerprint_files(args.source),
+        "source": folder_fingerprint.compute_fingerprint(args.source),
         "options": [target, dtype_name, args.step, args.activations],
         "architecture": architecture.as_text(),
     }
     with output_folder.resume_folder(args.out, key) as part:
         conversion = t5_conversion.Conversion(
-            model, architecture, DTYPES[dtype_name], part, show_progress
+            model, architecture, DTYPES[dtype_name], part, log.show_progress
         )
         if target == "hf":
             tokenizer_names = _write_tokenizer(vocabulary, part)
@@ -176,7 +174,10 @@ def _check_options(args: argparse.Namespace, layout: str, target: str) -> None:
     Raises:
       UserError: An option does not fit the layouts, or OUT is below SOURCE.
     """
-    for option, value, needed in (("--step", args.step, "t5x"),):
+    for option, value, needed in (
+        ("--step", args.step, "t5x"),
+        ("--vocab", args.vocab, "hf"),
+    ):
         if value is not None and target != needed:
             raise UserError(f"works only with --to {needed}", option, "leave it out", kind=CONFLICT)
     if args.activations and layout != "t5x":
@@ -258,17 +259,6 @@ def _choose_row_count(args: argparse.Namespace, model: Any, target: str) -> int:
         unpadded = model.record.unpadded_vocab_size if model.record else None
         return min(own_rows, unpadded or own_rows)
     return vocabularies.round_up_vocab_size(own_rows)
-
-
-def _fingerprint_files(source: Path) -> str:
-    """Return a hash that changes when a file of the source is replaced."""
-    digest = hashlib.sha256(str(source.resolve()).encode("utf-8", "surrogateescape"))
-    for path in sorted(source.rglob("*")):
-        if path.is_file():
-            status = path.stat()
-            entry = f"\0{path.relative_to(source)}\0{status.st_size}\0{status.st_mtime_ns}"
-            digest.update(entry.encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
 
 
 def _load_vocabulary(args: argparse.Namespace, model: Any, architecture: Architecture) -> Any:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rosetta.convert import torch_file
+    from rosetta.t5x.run.checkpoint_record import Record
 
 
 class HuggingFaceT5:
@@ -45,6 +46,9 @@ class HuggingFaceT5:
             UserError: The folder is not a complete T5, or has more than one model.
         """
         self.folder = folder
+        # Hugging Face's T5 has no scale of attention logits, and its files have no record.
+        self.record: Record | None = None
+        self.is_scaled, self.fold_difference = False, 0.0
         path = folder / "config.json"
         self._config = t5_config.parse_config(json_documents.read_document(path), str(path))
         self.dropped: list[str] = []

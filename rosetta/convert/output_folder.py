@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rosetta.core import path_checks
 from rosetta.core.atomic_files import write_atomic
@@ -127,15 +127,13 @@ def resume_folder(folder: Path, key: Mapping[str, Any]) -> Iterator[PartFolder]:
     state = target.parent / f"{PART_PREFIX}{target.name}"
     state.mkdir(exist_ok=True)
     with (state / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _take_lock(lock):
             raise UserError(
                 "another conversion is writing this folder",
                 str(folder),
                 "wait for it, or name another folder",
                 kind=IN_USE,
-            ) from None
+            )
         try:
             part = PartFolder(state, folder, key)
             yield part
@@ -144,6 +142,18 @@ def resume_folder(folder: Path, key: Mapping[str, Any]) -> Iterator[PartFolder]:
             shutil.rmtree(state, ignore_errors=True)
             raise
         shutil.rmtree(state, ignore_errors=True)
+
+
+def _take_lock(lock: TextIO) -> bool:
+    """Lock an open file; return whether this process has the lock, and the file is still there.
+
+    Another process may have ended between the opening and the locking, and removed the file.
+    """
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(lock.fileno()), os.stat(lock.name))
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 def _check_target(folder: Path) -> Path:

@@ -193,8 +193,7 @@ class Conversion:
 
     def _take_changes(self, cast: Cast) -> dict[str, Any]:
         """Return what changed in a part, for the journal."""
-        difference = getattr(self.model, "fold_difference", 0.0)
-        return {"rounded": cast.rounded, "fold_difference": difference}
+        return {"rounded": cast.rounded, "fold_difference": self.model.fold_difference}
 
     def _add_changes(self, facts: dict[str, Any]) -> None:
         """Add what changed in a finished part."""

@@ -22,8 +22,7 @@ def describe_changes(conversion: Conversion) -> list[str]:
     """Return lines that say what a conversion changed, added or left out."""
     model = conversion.model
     lines = [*(f"left out: {line}" for line in model.dropped), *model.notes]
-    is_scaled = isinstance(model, T5XModel) and model.is_scaled
-    if is_scaled:
+    if model.is_scaled:
         amount = "exactly"
         if conversion.fold_difference:
             amount = f"with a relative difference of at most {conversion.fold_difference:.1e}"
@@ -43,7 +42,7 @@ def describe_changes(conversion: Conversion) -> list[str]:
         )
     if conversion.rounded:
         lines.append(f"{conversion.rounded:,} values were rounded to {conversion.dtype.name}")
-    elif not is_scaled:
+    elif not model.is_scaled:
         lines.append("all values are unchanged")
     return lines
 
@@ -110,7 +109,7 @@ def make_record(conversion: Conversion, step: int) -> checkpoint_record.Record:
         versions={"rosetta convert t5": model_card.describe_converter()},
         unpadded_vocab_size=own_rows if own_rows < rows else None,
     )
-    old = conversion.model.record if isinstance(conversion.model, T5XModel) else None
+    old = conversion.model.record
     if old is None:
         return record
     return dataclasses.replace(

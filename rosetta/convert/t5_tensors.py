@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from rosetta.convert.t5_config import Architecture
+    from rosetta.t5x.run.checkpoint_record import Record
 
 EMBEDDING, OUTPUT = "shared.weight", "lm_head.weight"
 # The relative bias of the cross-attention, which the files of T5 1.0 have. No version reads it.
@@ -81,12 +82,20 @@ class Model(Protocol):
         dtype: The type of the numbers, the widest if there are several.
         dropped: Lines that name what the files have and a conversion leaves out.
         notes: Further lines for the user.
+        record: The record of a checkpoint of T5X; None without one.
+        is_scaled: Whether the files belong to a network that divides attention logits by
+            sqrt(head_dim). The query kernels are then read divided by that number.
+        fold_difference: The largest relative difference that rounding has made so far, where the
+            query kernels were divided.
     """
 
     architecture: Architecture
     dtype: np.dtype[Any]
     dropped: list[str]
     notes: list[str]
+    record: Record | None
+    is_scaled: bool
+    fold_difference: float
 
     def find_shape(self, tensor: Tensor) -> tuple[int, ...]:
         """Return the shape of a tensor in Hugging Face's layout, without reading it.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rosetta.convert import t5x_checkpoint
+from rosetta.convert.dtype_conversion import DTYPES
 from rosetta.convert.t5_config import Architecture, check_record, parse_activations
 from rosetta.convert.t5_tensors import (
     Tensor,
@@ -49,9 +50,6 @@ class T5XModel:
 
     Attributes:
         source: The checkpoint.
-        is_scaled: Whether the model divides attention logits by sqrt(head_dim).
-        fold_difference: The largest relative difference that rounding has made so far, where the
-            query kernels were divided.
     """
 
     def __init__(self, path: Path, activations: tuple[str, ...] | None = None) -> None:
@@ -79,6 +77,7 @@ class T5XModel:
             if name.startswith(_TARGET)
         }
         self.architecture = self._find_architecture(activations)
+        self._check_dtypes()
         self.dtype = find_common_dtype(array.dtype for array in self._arrays.values())
         check_shapes(self, self.where)
         self._check_unused()
@@ -87,6 +86,18 @@ class T5XModel:
             self.notes.append(
                 "the layers are those of Transformer Engine in NVIDIA's T5X: read as T5X's own"
             )
+
+    def _check_dtypes(self) -> None:
+        """Raise UserError if an array has a type that a conversion would have to round."""
+        for name, array in self._arrays.items():
+            if array.dtype not in DTYPES.values():
+                raise UserError(
+                    f"{name} has values of the type {array.dtype.name}",
+                    self.where,
+                    f"name a checkpoint with parameters of {', '.join(DTYPES)}",
+                    kind=UNSUPPORTED,
+                    value=name,
+                )
 
     @property
     def is_native(self) -> bool:

@@ -39,7 +39,7 @@ _NO_MAX_LENGTH = int(1e30)
 _WORD_MARK = "\u2581"
 # The numbers of sentencepiece_model.proto.
 _UNIGRAM, _BPE = 1, 2
-_CONTROL = 3
+_NORMAL, _CONTROL = 1, 3  # types of pieces
 _MODEL_TYPES = {3: "word", 4: "char"}
 # SentencePiece's map "nmt_nfkc" keeps the first character, which NFKC replaces. No text has the
 # second one, which stands for the first during NFKC.
@@ -151,7 +151,7 @@ def _describe_tokenizer(proto: Any, vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _list_added_tokens(proto: Any, vocabulary: Vocabulary) -> list[tuple[int, dict[str, Any]]]:
-    """Return the tokens that are found in a text before it is split, by id in ascending order."""
+    """Return the tokens that are looked for in an unsplit text, by id in ascending order."""
     names = {number: f"<extra_id_{n}>" for n, number in vocabulary.numbered_sentinels.items()}
     special_ids = set(names)
     for number, piece in enumerate(proto.pieces):
@@ -286,7 +286,7 @@ def _list_merges(proto: Any) -> list[list[str]]:
     numbers = {piece.piece: number for number, piece in enumerate(proto.pieces)}
     merges = []
     for piece in proto.pieces:
-        if piece.type != 1:  # only normal pieces are merged
+        if piece.type != _NORMAL:
             continue
         for end in range(1, len(piece.piece)):
             left, right = piece.piece[:end], piece.piece[end:]

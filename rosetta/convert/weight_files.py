@@ -158,7 +158,7 @@ def _read_index(index: Path) -> set[str]:
 
 
 def assign_files(sizes: dict[str, int]) -> dict[str, list[str]]:
-    """Return the files to write: the name of each, and the tensors that it gets.
+    """Return the names of the files to write, with the names of the tensors in each file.
 
     Args:
         sizes: The bytes of each tensor by name, in the order of the files.

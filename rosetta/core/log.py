@@ -214,6 +214,17 @@ def show_count(text: str, *, last: bool = False) -> None:
         sys.stderr.flush()
 
 
+def show_progress(action: str, number: int, total: int) -> None:
+    """Show on a terminal how many parts of a piece of work are done.
+
+    Args:
+      action: What is done with each part, such as "writing".
+      number: The number of the current part, from 1.
+      total: The number of all parts.
+    """
+    show_count(f"{action} {number}/{total}", last=number == total)
+
+
 def add_level_option(parser: argparse._ActionsContainer) -> None:
     """Add --log-level to a parser or a group of its options."""
     parser.add_argument(

@@ -87,7 +87,7 @@ def _count_sentinels(settings: dict[str, Any]) -> int | None:
         settings: The content of tokenizer_config.json.
     """
     count = settings.get("extra_ids")
-    if isinstance(count, bool) or not isinstance(count, int | None) or (count or 0) < 0:
+    if isinstance(count, bool) or not isinstance(count, (int, type(None))) or (count or 0) < 0:
         raise UserError(
             f"{count!r} is not a valid number of sentinels",
             f"extra_ids of {_SETTINGS_FILE}",

@@ -7,7 +7,6 @@ itself gets paths.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import rosetta
-from rosetta.core import home_folder, log
+from rosetta.core import folder_fingerprint, home_folder, log
 from rosetta.core.errors import FAILED, UserError
 from rosetta.data import model_hub
 
@@ -72,7 +71,8 @@ def resolve_weights(variable: str, value: str, *, where: str = "") -> str:
         key = f"{source.parent.parent.name}--{source.name}"
     elif os.path.isfile(os.path.join(value, _CONFIG_FILE)):
         source = Path(value).absolute()
-        key = _make_folder_key(source)
+        fingerprint = folder_fingerprint.compute_fingerprint(source)
+        key = f"{source.name}--{fingerprint[:16]}"
     else:
         return value
     model, layout = _CONVERSIONS[variable]
@@ -85,15 +85,6 @@ def resolve_weights(variable: str, value: str, *, where: str = "") -> str:
     if (out / _GIN_FILE).is_file():
         log.info(f"the sizes of {value} are in a gin file: ROSETTA_GIN={out / _GIN_FILE}")
     return str(out)
-
-
-def _make_folder_key(folder: Path) -> str:
-    """Return a name for a local model that changes if its files do."""
-    digest = hashlib.sha256(os.fsencode(folder))
-    for path in sorted(folder.iterdir()):
-        state = path.stat()
-        digest.update(f"{path.name} {state.st_size} {state.st_mtime_ns}\n".encode())
-    return f"{folder.name}--{digest.hexdigest()[:16]}"
 
 
 def _convert(model: str, layout: str, source: Path, out: Path, where: str) -> None:

@@ -134,9 +134,9 @@ def write_folder(
 
 def read_tensors(folder: Path) -> dict[str, np.ndarray]:
     """Every tensor of the safetensors files in a folder."""
-    found: dict[str, np.ndarray] = {}
+    tensors_by_name: dict[str, np.ndarray] = {}
     for path in sorted(folder.glob("*.safetensors")):
         for name, stored in safetensors.read_tensors(path).items():
-            assert name not in found
-            found[name] = np.array(stored())
-    return found
+            assert name not in tensors_by_name
+            tensors_by_name[name] = np.array(stored())
+    return tensors_by_name

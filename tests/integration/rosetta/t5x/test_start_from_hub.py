@@ -83,7 +83,7 @@ def test_weights_are_fetched_and_converted_before_the_run(
         assert _run({**environment, "HF_TOKEN": ""}, *training, "--dry-run").returncode == 2
         assert not list(home.glob("converted/*"))
         shown = _succeed(environment, *training, "--dry-run")
-        asked = len(hub.requests)
+        request_count = len(hub.requests)
         (converted,) = home.glob("converted/*-t5x")
         assert f'INITIAL_CHECKPOINT_PATH="{converted}"' in shown
         assert not out.exists()
@@ -94,7 +94,7 @@ def test_weights_are_fetched_and_converted_before_the_run(
         shown = _succeed(environment, *evaluation, gin_file, output, "--dry-run")
         assert f'CHECKPOINT_PATH="{converted}"' in shown
         _succeed(environment, *project, "--data", f"jsonl:{pairs}", "--out", f"{tmp_path}/new")
-        assert len(hub.requests) == asked
+        assert len(hub.requests) == request_count
         vocabulary = f"{NAME}@{hub.commit('me/t5-small')}"
     gin = (tmp_path / "new" / "mine_small.gin").read_text()
     assert f"VOCAB = '{vocabulary}'" in gin

@@ -25,12 +25,12 @@ def convert(*words: object) -> int:
     return cli.main(["convert", "t5", *map(str, words)])
 
 
-def assert_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert found.keys() == expected.keys()
+def assert_equal(actual: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert actual.keys() == expected.keys()
     for name, tensor in expected.items():
-        assert found[name].dtype == tensor.dtype, name
-        assert found[name].tobytes() == tensor.tobytes(), name
-        assert found[name].shape == tensor.shape, name
+        assert actual[name].dtype == tensor.dtype, name
+        assert actual[name].tobytes() == tensor.tobytes(), name
+        assert actual[name].shape == tensor.shape, name
 
 
 @pytest.mark.parametrize("family", t5_weights.FAMILIES)
@@ -68,7 +68,7 @@ def test_the_arrays_are_those_of_the_network(tmp_path: Path) -> None:
     t5_weights.write_folder(tmp_path / "hf", config, weights)
     assert convert(tmp_path / "hf", tmp_path / "t5x") == 0
     arrays = t5x_checkpoint.Source(tmp_path / "t5x").arrays
-    for ours, theirs in {
+    for array_name, tensor_name in {
         "encoder/layers_1/attention/query/kernel": "encoder.block.1.layer.0.SelfAttention.q",
         "encoder/layers_1/mlp/wi_1/kernel": "encoder.block.1.layer.1.DenseReluDense.wi_1",
         "decoder/layers_1/self_attention/out/kernel": "decoder.block.1.layer.0.SelfAttention.o",
@@ -85,7 +85,9 @@ def test_the_arrays_are_those_of_the_network(tmp_path: Path) -> None:
         "decoder/decoder_norm/scale": "decoder.final_layer_norm",
         "decoder/logits_dense/kernel": "lm_head",
     }.items():
-        assert np.array_equal(arrays[f"target/{ours}"].read(), weights[f"{theirs}.weight"].T), ours
+        assert np.array_equal(
+            arrays[f"target/{array_name}"].read(), weights[f"{tensor_name}.weight"].T
+        ), array_name
 
 
 def test_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,8 +181,8 @@ def test_stacked_layers(family: str, tmp_path: Path) -> None:
     _write_checkpoint(tmp_path / "stacked", stacked, source.record)
     assert convert(tmp_path / "stacked", tmp_path / "back") == 0
     assert_equal(t5_weights.read_tensors(tmp_path / "back"), weights)
-    assert convert(tmp_path / "stacked", tmp_path / "ours", "--to", "t5x") == 0
-    again = t5x_checkpoint.Source(tmp_path / "ours").arrays
+    assert convert(tmp_path / "stacked", tmp_path / "separate", "--to", "t5x") == 0
+    again = t5x_checkpoint.Source(tmp_path / "separate").arrays
     assert_equal({name: again[f"target/{name}"].read() for name in arrays}, arrays)
 
 
@@ -198,12 +200,12 @@ def test_scaled_attention_is_folded(
     capsys.readouterr()
     assert convert(tmp_path / "t5x", tmp_path / "back") == 0
     out = capsys.readouterr().out
-    found = t5_weights.read_tensors(tmp_path / "back")
+    exported = t5_weights.read_tensors(tmp_path / "back")
     root = np.float32(config["d_kv"]) ** np.float32(0.5)
     for name, tensor in weights.items():
         if name.endswith("Attention.q.weight"):
-            assert np.array_equal(found[name], tensor / root), name
-            assert np.array_equal(found[name] * root, tensor) is exact or not exact
+            assert np.array_equal(exported[name], tensor / root), name
+            assert np.array_equal(exported[name] * root, tensor) is exact or not exact
         else:
-            assert np.array_equal(found[name], tensor), name
+            assert np.array_equal(exported[name], tensor), name
     assert ("e-0" in out) is not exact

@@ -21,7 +21,7 @@ required_modules.need_modules("ml_dtypes", "tensorstore")
 import numpy as np
 
 from rosetta import cli
-from rosetta.convert import t5x_checkpoint
+from rosetta.convert import t5x_checkpoint, zarr_arrays
 from rosetta.t5x.run import checkpoint_record
 from tests.support import t5_weights
 
@@ -426,6 +426,19 @@ def test_no_record(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None
     refuse(checkpoint, capsys, errors.MISSING)
 
 
+@pytest.mark.parametrize("dtype", ["<f8", "<i4"])
+def test_an_array_of_another_type(
+    dtype: str, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A conversion would have to round such values."""
+    name = "encoder/layers_0/attention/query/kernel"
+    folder = checkpoint / "checkpoint_0" / "state" / f"target/{name}".replace("/", ".")
+    shape = zarr_arrays.read_array_folder(folder.parent, folder.name).shape
+    shutil.rmtree(folder)
+    zarr_arrays.create_array(folder, shape, shape, dtype).write(np.ones(shape, dtype)).result()
+    refuse(checkpoint, capsys, errors.UNSUPPORTED, value=name)
+
+
 @pytest.mark.parametrize("activations", ["gelu,gelu", "softplus", "('elu', 'linear')"])
 def test_activations_that_transformers_lacks(
     activations: str, checkpoint: Path, capsys: pytest.CaptureFixture[str]
@@ -447,6 +460,10 @@ def test_options(
     words: tuple[str, ...], kind: str, checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refuse(checkpoint, capsys, kind, *words)
+
+
+def test_a_vocabulary_for_a_checkpoint(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refuse(model, capsys, errors.CONFLICT, "--vocab", "byte", where="--vocab")
 
 
 def test_out_that_exists(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -164,3 +165,17 @@ def test_two_at_once(models: Path) -> None:
     ):
         assert convert(models / "hf", models / "out") == 2
     assert (models / "out").exists()
+
+
+def test_a_lock_that_another_process_removed(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that ends removes its lock. Who has opened the lock before does not own OUT."""
+    lock = fcntl.flock
+
+    def lock_removed_file(file: Any, operation: int) -> None:
+        Path(file.name).unlink()
+        lock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_removed_file)
+    with errors.expect_reported_error(errors.IN_USE, where="out"):
+        assert convert(models / "hf", models / "out") == 2
+    assert not (models / "out").exists()

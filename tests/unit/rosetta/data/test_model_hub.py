@@ -76,21 +76,21 @@ def test_older_weights_are_taken_where_there_are_no_others(hub: Hub) -> None:
 
 def test_a_second_start_asks_nothing(hub: Hub) -> None:
     folder = _fetch()
-    asked = len(hub.requests)
+    request_count = len(hub.requests)
     assert _fetch() == folder
-    assert len(hub.requests) == asked
+    assert len(hub.requests) == request_count
 
 
 def test_a_commit_is_read_from_the_cache_alone(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = _fetch()
-    asked = len(hub.requests)
+    request_count = len(hub.requests)
     _forget_age(tmp_path / "home")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert _fetch(name=f"hf:{NAME}@{folder.name}") == folder
     assert _fetch() == folder
-    assert len(hub.requests) == asked
+    assert len(hub.requests) == request_count
     with errors.expect_user_error(errors.MISSING, where="other/model"):
         _fetch(name="hf:other/model")
 
