@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.support import required_modules, t5_weights
-from tests.support.model_hub import TOKEN, serve_hub
+from tests.support import required_modules
 
 required_modules.need_modules("t5x", "huggingface_hub")
 
 from rosetta.convert import tokenizer_files
 from rosetta.data import vocabularies
+from tests.support import t5_weights
+from tests.support.model_hub import TOKEN, serve_hub
 
 NAME = "hf:me/t5-small"
 

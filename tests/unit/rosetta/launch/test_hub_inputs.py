@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import errors, required_modules, t5_weights
+from tests.support import errors, required_modules
 
 required_modules.need_modules("tensorstore", "ml_dtypes")
 
+import numpy as np
+
+from rosetta import cli
+from rosetta.convert import pax_checkpoint
 from rosetta.launch import hub_inputs
+from tests.support import llama_weights, t5_weights
 
 VARIABLE = "INITIAL_CHECKPOINT_PATH"
 
@@ -50,6 +55,22 @@ def test_a_folder_is_converted_once(model: Path) -> None:
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"dropout_rate": 0.25}))
     assert _resolve(model) != out  # another model
+
+
+def test_a_llama_becomes_a_checkpoint_of_pax(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "home"))
+    sizes = llama_weights.MODELS["groups"]
+    weights = llama_weights.make_weights(sizes)
+    meta = llama_weights.write_meta_folder(tmp_path / "meta", sizes, weights)
+    model = tmp_path / "hf"
+    assert cli.main(["convert", "llama", str(meta), str(model), "--to", "hf"]) == 0
+    checkpoint = hub_inputs.resolve_weights("CHECKPOINT_RESTORE_PATH", str(model))
+    source = pax_checkpoint.Source(Path(checkpoint))
+    assert source.sizes == sizes
+    for name, tensor in weights.items():
+        assert np.array_equal(source.read(name), tensor.astype(np.float32)), name
 
 
 def test_one_of_many_processes_converts(model: Path, tmp_path: Path) -> None:
