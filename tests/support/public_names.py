@@ -83,11 +83,15 @@ def read_files(files: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def read_folders(folders: Iterable[str], *suffixes: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and text of the files below folders, or of those with one of the suffixes."""
+    """Yield the name and text of the files below folders, or of those with one of the suffixes.
+
+    Bytecode is left out, which Python writes beside a module that it has run.
+    """
     for folder in folders:
         assert (ROOT / folder).is_dir(), f"{folder} has moved: change its name in this file"
         for path in sorted((ROOT / folder).rglob("*")):
-            if path.is_file() and (not suffixes or path.suffix in suffixes):
+            is_text = path.is_file() and path.suffix != ".pyc"
+            if is_text and (not suffixes or path.suffix in suffixes):
                 yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
 
 
