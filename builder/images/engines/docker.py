@@ -7,12 +7,14 @@ has blobs and names images by their manifests or indexes.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
+import shutil
 from typing import IO, TYPE_CHECKING, Any
 
 from builder.core import log
-from builder.images.engines import engine_program
+from builder.images.engines import docker_daemon, engine_program
 from builder.images.engines.container_engine import (
     PulledImage,
     make_platforms_error,
@@ -38,18 +40,20 @@ class Docker:
 
     name = "docker"
 
+    @functools.cached_property
+    def _daemon(self) -> docker_daemon.Daemon:
+        return docker_daemon.Daemon()
+
     def find_problem(self) -> UserError | None:
         """Return why docker cannot be used on this machine; None if it can."""
-        try:
-            done = engine_program.run_program(
-                "docker", "version", "--format", "{{.Server.APIVersion}}", check=False
-            )
-        except UserError as error:
+        if not shutil.which("docker"):
             return UserError(
-                "docker is not installed", "docker", error.do, kind=MISSING, value="docker"
+                "docker is not installed", "docker", "install docker", kind=MISSING, value="docker"
             )
-        if done.returncode:
-            return engine_program.explain_failure(f"{done.stdout}\n{done.stderr}", "docker")
+        try:
+            _ = self._daemon
+        except UserError as error:
+            return error
         return None
 
     def pull(self, reference: str, architecture: str, tag: str) -> PulledImage:
@@ -73,7 +77,7 @@ class Docker:
                 reference,
                 "give another --base or --platform",
             )
-        engine_program.run_program("docker", "tag", "--", reference, tag)
+        self._daemon.tag(reference, tag)
         return PulledImage(str(facts["Id"]) if is_local else digest, is_local)
 
     def _pull(self, reference: str, architecture: str) -> subprocess.CompletedProcess[str]:
@@ -87,17 +91,11 @@ class Docker:
 
     def _inspect(self, reference: str, architecture: str) -> dict[str, Any]:
         """Return what docker knows of an image; empty if it has none for the architecture."""
-        done = engine_program.run_program(
-            "docker", "image", "inspect", "--", reference, check=False
-        )
-        described = json.loads(done.stdout or "[]") if done.returncode == 0 else []
-        if not described:
-            return {}
-        facts: dict[str, Any] = described[0]
+        facts = self._daemon.inspect(reference)
         # A store that has several platforms under one name describes that of the daemon.
-        if facts.get("Architecture") == architecture or (facts and self._has_containerd_store()):
+        if facts.get("Architecture") == architecture:
             return facts
-        return {}
+        return facts if facts and self._daemon.has_containerd_store() else {}
 
     def build(self, step: BuildStep) -> None:
         """Build Dockerfile.base into the image `step.tag`.
@@ -151,18 +149,23 @@ class Docker:
     def remove(self, tags: Sequence[str]) -> None:
         """Remove names of images; names that do not exist are ignored."""
         for tag in tags:
-            engine_program.run_program("docker", "image", "rm", "--force", "--", tag, check=False)
+            self._daemon.remove(tag)
 
     def load(self, cache: Cache, index: Index, tag: str) -> str:
         """Bring an image into docker's storage, completely or not at all; return its name."""
         temporary = name_temporary_image(cache, index.digest[7:23])
-        if self.find_digest(tag) in _known_digests(index):
+        current = self.find_digest(tag)
+        if current in _known_digests(index):
             self.remove([temporary])  # a run that was killed may have left it
             return tag
-        image_ids = self._list_images()
+        # Usually the image of the build before has the name. Only if not, all images are listed.
+        image_ids = [current]
         noted = _read_noted_layers(cache, image_ids)
+        if not noted:
+            image_ids = self._daemon.list_image_ids()
+            noted = _read_noted_layers(cache, image_ids)
         # Only loads into containerd's store are noted, so a note tells which store it is.
-        has_containerd_store = bool(noted) or self._has_containerd_store()
+        has_containerd_store = bool(noted) or self._daemon.has_containerd_store()
         if len(index.images) > 1 and not has_containerd_store:
             raise make_platforms_error("docker daemon", index)
         with cache.lock(f"engine-{index.digest[7:23]}"):
@@ -173,14 +176,31 @@ class Docker:
                         index,
                         lambda out: _write_full_archive(cache, index, temporary, out),
                     )
+                    self._daemon.tag(temporary, tag)
                 elif has_containerd_store:
                     self._load_into_containerd(cache, index, temporary, noted)
+                    self._move_name(cache, index, temporary, tag)
                 else:
                     self._load_into_classic_store(cache, index, temporary, image_ids)
-                engine_program.run_program("docker", "tag", temporary, tag, where=tag)
+                    self._daemon.tag(temporary, tag)
             finally:
                 self.remove([temporary])
         return tag
+
+    def _move_name(self, cache: Cache, index: Index, temporary: str, tag: str) -> None:
+        """Give an image that containerd's store has the name `tag`, which another image may have.
+
+        After `docker tag` the other image would stay, without a name. If an archive gives the name,
+        the other image goes, as after `docker build`.
+        """
+        image = index.images[0]
+        present = {image_layer.digest for image_layer in image.layers}
+        try:
+            self._daemon.load(lambda out: layout.write_archive(cache, image, tag, out, present))
+        except UserError as error:
+            log.debug(f"docker did not take the image without layers: {error.what}")
+        if self.find_digest(tag) not in _known_digests(index):
+            self._daemon.tag(temporary, tag)
 
     def _load_into_containerd(
         self, cache: Cache, index: Index, temporary: str, noted: set[str]
@@ -230,9 +250,7 @@ class Docker:
         self, temporary: str, index: Index, write: Callable[[IO[bytes]], None]
     ) -> None:
         """Load an archive that `write` writes, and check that the image is there and complete."""
-        engine_program.run_program(
-            "docker", "load", "--quiet", write_input=write, where="docker load"
-        )
+        self._daemon.load(write)
         if self.find_digest(temporary) not in _known_digests(index):
             raise UserError(
                 "docker has another image than it was given",
@@ -241,65 +259,26 @@ class Docker:
             )
         # Only a container shows that all layers are there. Of several architectures, docker unpacks
         # that of the machine.
-        platform = []
-        if len(index.images) == 1:
-            platform = ["--platform", f"linux/{index.images[0].architecture}"]
-        container = engine_program.run_program(
-            "docker",
-            "create",
-            "--pull",
-            "never",
-            *platform,
-            "--",
-            temporary,
-            "true",
-            where="docker create",
-        ).stdout.strip()
-        engine_program.run_program("docker", "rm", "--", container, check=False)
-
-    def _list_images(self) -> list[str]:
-        """Return the ids of all images."""
-        done = engine_program.run_program(
-            "docker", "image", "ls", "--quiet", "--no-trunc", check=False
-        )
-        return sorted(set(done.stdout.split()))
+        platform = f"linux/{index.images[0].architecture}" if len(index.images) == 1 else ""
+        self._daemon.remove_container(self._daemon.create_container(temporary, platform))
 
     def _find_shared_layers(self, image: Image, image_ids: Sequence[str]) -> set[str]:
         """Return the digests of the lowest layers that an image in the classic store has, too.
 
         The store names layers by their uncompressed content.
         """
-        if not image_ids:
-            return set()
-        done = engine_program.run_program(
-            "docker",
-            "image",
-            "inspect",
-            "--format",
-            "{{json .RootFS.Layers}}",
-            "--",
-            *image_ids,
-            check=False,
-        )
         diff_ids = [image_layer.diff_id for image_layer in image.layers]
         shared_count = 0
-        for line in done.stdout.splitlines():
-            other_diff_ids = json.loads(line or "null") or []
-            shared_count = max(shared_count, _count_common_prefix(other_diff_ids, diff_ids))
+        for image_id in image_ids:
+            root = self._daemon.inspect(image_id).get("RootFS") or {}
+            shared_count = max(
+                shared_count, _count_common_prefix(root.get("Layers") or [], diff_ids)
+            )
         return {image_layer.digest for image_layer in image.layers[:shared_count]}
-
-    def _has_containerd_store(self) -> bool:
-        done = engine_program.run_program(
-            "docker", "info", "--format", "{{json .DriverStatus}}", where="docker info"
-        )
-        return "io.containerd.snapshotter" in done.stdout
 
     def find_digest(self, tag: str) -> str:
         """Return the id of an image; empty if there is no such image."""
-        done = engine_program.run_program(
-            "docker", "image", "inspect", "--format", "{{.Id}}", "--", tag, check=False
-        )
-        return done.stdout.strip() if done.returncode == 0 else ""
+        return str(self._daemon.inspect(tag).get("Id", ""))
 
     def run(
         self, image: str, command: Sequence[str], limits: RunLimits

@@ -136,6 +136,19 @@ def test_loaded_and_run(shared: Cache, name: str, compression: str) -> None:
     assert _has_no_temporary_name(used, shared, index)
 
 
+def test_an_image_that_loses_its_name_leaves_dockers_new_store(shared: Cache) -> None:
+    used = container_engines.need_engine("docker")
+    assert isinstance(used, Docker)
+    if not used._daemon.has_containerd_store():
+        pytest.skip("NOT CHECKED: this docker has the classic store, where old images stay")
+    first, second = _index(shared, top="before"), _index(shared, top="after")
+    with _tag(used, "named") as tag:
+        used.load(shared, first, tag)
+        used.load(shared, second, tag)
+        assert used.find_digest(tag) == second.images[0].digest
+        assert used.find_digest(first.images[0].digest) == ""
+
+
 @pytest.mark.parametrize("name", ENGINES)
 def test_the_same_image_in_the_other_compression(shared: Cache, tmp_path: Path, name: str) -> None:
     """Its layers are the same unpacked, but none of the blobs is."""
@@ -159,7 +172,7 @@ def test_several_architectures_under_one_name(shared: Cache, name: str) -> None:
     used = container_engines.need_engine(name)
     index = _index(shared, ("amd64", "arm64"), top="several")
     with _tag(used, "several") as tag:
-        if isinstance(used, Docker) and not used._has_containerd_store():
+        if isinstance(used, Docker) and not used._daemon.has_containerd_store():
             with errors.expect_user_error(
                 errors.UNSUPPORTED, names=("amd64", "arm64"), remedy=("--platform", "oci:")
             ):
