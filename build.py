@@ -52,7 +52,14 @@ def main():
     os.environ.pop("ROSETTA_REEXEC", None)
     sys.path.insert(0, ROOT)
     from builder import bootstrap
+    from builder.core import environment_stamp
 
+    if not environment_stamp.is_current(ROOT):
+        from builder.packages import builder_environment
+
+        status = builder_environment.make_environment(ROOT, sys.argv[1:])
+        if status:
+            return status
     return bootstrap.hand_over(ROOT, sys.argv[1:])
 
 

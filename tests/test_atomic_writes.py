@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # Module -> the functions that rename. A comment in each says why it does not call replace_file.
 RENAMING = {
-    "builder/bootstrap.py": {"_replace_environment"},
+    "builder/packages/builder_environment.py": {"_replace_environment"},
     "builder/core/cache.py": {"ensure_folder"},
     "builder/images/image_environment.py": {"_move_file"},
     "builder/images/oci/layer.py": {"_write_blob"},

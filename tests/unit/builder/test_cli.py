@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from builder import bootstrap, cli
+from builder import cli
 from builder.commands.registry import PROGRAM
+from builder.core import environment_stamp
 from builder.core.command_context import Result
 from builder.core.secrets import redact
+from builder.packages import builder_environment
 from rosetta.core import exit_status
 from rosetta.core.errors import UserError
 from tests.support import errors
@@ -249,13 +251,11 @@ def test_a_linked_environment_is_used_as_it_is(tmp_path: Path) -> None:
     python.parent.mkdir(parents=True)
     python.touch()
     (tmp_path / ".venv").symlink_to("main")
-    assert (
-        bootstrap._ensure_environment(tmp_path, offline=True)
-        == tmp_path / ".venv" / "bin" / "python"
-    )
+    assert environment_stamp.is_current(str(tmp_path))
     python.unlink()
+    assert not environment_stamp.is_current(str(tmp_path))
     with errors.expect_user_error(errors.MISSING):
-        bootstrap._ensure_environment(tmp_path, offline=True)
+        builder_environment._ensure_environment(tmp_path, offline=True)
 
 
 @pytest.mark.parametrize(
