@@ -13,10 +13,9 @@ import json
 import os
 import shutil
 import stat
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import filelock
+from typing import IO, TYPE_CHECKING, Any
 
 from builder.core import cache_folder, folder_checksums, log
 from rosetta.core.atomic_files import write_atomic
@@ -95,16 +94,12 @@ class Cache:
     @contextlib.contextmanager
     def lock(self, name: str) -> Iterator[None]:
         """Hold the lock of one key; print a line if another build holds the lock."""
-        lock = filelock.FileLock(self.path("locks") / (name.replace("/", "-") + ".lock"))
-        try:
-            lock.acquire(timeout=1)
-        except filelock.Timeout:
-            log.info(f"waiting for another build that holds {name}")
-            lock.acquire()
-        try:
+        path = self.path("locks") / (name.replace("/", "-") + ".lock")
+        with open(path, "ab") as handle:  # closing the file releases the lock
+            if not _try_lock(handle):
+                log.info(f"waiting for another build that holds {name}")
+                fcntl.flock(handle, fcntl.LOCK_EX)
             yield
-        finally:
-            lock.release()
 
     def ensure_folder(
         self,
@@ -179,6 +174,20 @@ class Cache:
         if folder_checksums.read_record(self._checksums_path(final)) is None:
             return "has no valid record of its contents (an earlier version made it, or damage)"
         return "is damaged or was edited"
+
+
+def _try_lock(handle: IO[bytes]) -> bool:
+    """Lock a file, unless another process holds its lock for a second; return whether it worked."""
+    deadline = time.monotonic() + 1
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        else:
+            return True
 
 
 def remove_path(path: Path) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder import __version__
+from builder.core import folder_checksums
 from builder.core.baked_package import find_baked_package
 from builder.core.cache import stage_key
 from builder.core.cache_records import read_stamp, write_stamp
@@ -92,7 +93,7 @@ class Notes:
                 "machine": platform.machine(),
                 "python": sys.version,
                 "builder": __version__,
-                "layout": 1,
+                "layout": 2,
             },
         )
         self._stamp = self._cache.path("stamps", f"foundation-{key}.json")
@@ -102,10 +103,11 @@ class Notes:
         note = read_stamp(self._stamp)
         if note is None or _hash_paths(note["inputs"]) != note["inputs"]:
             return None
-        folder = note["python_folder"]
-        if not self._cache.has_intact("base", folder):
+        folder = self._cache.path("base", note["python_folder"])
+        is_unchanged = folder_checksums.hash_states(folder) == note["python_states"]
+        if not is_unchanged and not self._cache.has_intact("base", folder.name):
             return None
-        path = self._cache.path("base", folder) / note["python"]["path"]
+        path = folder / note["python"]["path"]
         python = Interpreter(**{**note["python"], "path": path})
         foundations = {}
         for architecture, facts in note["foundations"].items():
@@ -115,7 +117,8 @@ class Notes:
             foundations[architecture] = Foundation(
                 facts["record"], layers, tuple(facts["env"]), tuple(facts["licences"]), python
             )
-        os.utime(self._stamp)  # `cache prune` removes what was not used lately
+        for used in (self._stamp, folder):  # `cache prune` removes what was not used lately
+            os.utime(used)
         return Foundations(foundations, note["compression"], is_locked=True)
 
     def _find_layers(
@@ -175,6 +178,7 @@ class Notes:
                 "inputs": inputs,
                 "compression": foundations.compression,
                 "python_folder": folder,
+                "python_states": folder_checksums.hash_states(self._cache.path("base", folder)),
                 "python": dataclasses.asdict(python) | {"path": str(inside.relative_to(folder))},
                 "foundations": {
                     architecture: {

@@ -7,6 +7,7 @@ changes nothing else, so this module imports nothing that knows manifests, locks
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,29 +19,31 @@ from builder.packages import completion, package_revision
 from builder.packages.environment_assembly import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from builder.core.cache import Cache
     from builder.packages.python_interpreter import Interpreter
 
 
-def list_files(folder: Path) -> list[Path]:
-    """Return the files below a folder, without bytecode."""
-    return sorted(
-        path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
-    )
-
-
 def describe_files(folder: Path) -> dict[str, tuple[str, int]]:
-    """Return the sha256 of each file below a folder, and whether it is a program, by its path."""
-    return {
-        str(path.relative_to(folder)): (
-            hashlib.sha256(path.read_bytes()).hexdigest(),
-            path.stat().st_mode & 0o100,
-        )
-        for path in list_files(folder)
-    }
+    """Return the sha256 of each file below a folder, and whether it is a program, by its path.
+
+    Bytecode is left out.
+    """
+    return dict(sorted(_describe_entries(str(folder), "")))
+
+
+def _describe_entries(folder: str, inside: str) -> Iterator[tuple[str, tuple[str, int]]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                if entry.name != "__pycache__":
+                    yield from _describe_entries(entry.path, f"{inside}{entry.name}/")
+            elif entry.is_file():
+                with open(entry.path, "rb") as file:
+                    digest = hashlib.sha256(file.read()).hexdigest()
+                yield inside + entry.name, (digest, entry.stat().st_mode & 0o100)
 
 
 def copy_files(folder: Path, names: Iterable[str], into: Path) -> None:
