@@ -92,7 +92,7 @@ def make_image(
 class Fault:
     """What to do to the requests that `method` and `path` (a regular expression) name: the first `times` after the first `skip` of them."""
 
-    kind: str  # a status, or "cut" (the connection), "lose" (what was sent), "corrupt" or "truncate" (what is sent or given), "html", "out" (the token)
+    kind: str  # a status, or "cut" (the connection), "lose" (what was sent), "corrupt" or "truncate" (what is sent or given), "html", "out" (the token), "other digest"
     method: str
     path: str = "."
     skip: int = 0
@@ -212,6 +212,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 {"Content-Type": "application/json"},
                 b'{"errors": [{"code": "BROKEN", "message": "a\\nfault of ours"}]}',
             )
+        if fault and fault.kind == "other digest":
+            return 400, {}, b'{"errors": [{"code": "DIGEST_INVALID", "message": "did not match"}]}'
         if fault and fault.kind == "429":
             return 429, {"Retry-After": fault.retry_after}, b""
         if fault and fault.kind == "out":

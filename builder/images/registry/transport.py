@@ -47,6 +47,7 @@ _NO_HEAD = (405, 501)  # answers of a registry that does not support HEAD
 _MAXIMUM_PAUSE = 120  # seconds that a registry may ask us to wait
 _MAXIMUM_REDIRECTS = 5
 _TRANSIENT_STATUSES = (408, 429, 500, 502, 503, 504)
+_OTHER_DIGEST = "DIGEST_INVALID"  # the code by which a registry says that a digest does not fit
 _REDIRECT_STATUSES = (301, 302, 303, 307, 308)
 _SEND_AGAIN = "run again: what has arrived is not sent twice"
 _READ_AGAIN = "check the network and run again"
@@ -316,8 +317,12 @@ class Connection:
     def _make_error(self, answer: requests.Response, method: str) -> Exception:
         """Return the exception for an answer with a bad status."""
         status = answer.status_code
-        message = f"the registry answered {status} to {method}{_quote_error(answer)}"
-        if status in _TRANSIENT_STATUSES:
+        quoted = _quote_error(answer)
+        message = f"the registry answered {status} to {method}{quoted}"
+        # Content is sent with the digest that it has. So the registry received something else, or
+        # is mistaken, as docker-registry once was during two pushes of the same layers.
+        is_refused = method == "PUT" and quoted.startswith(f" ({_OTHER_DIGEST}")
+        if status in _TRANSIENT_STATUSES or is_refused:
             return TransientError(
                 message, _parse_retry_after(answer.headers.get("Retry-After", ""))
             )

@@ -89,7 +89,7 @@ def read_suite_result(
         raise UserError(
             f"{suite} has not passed",
             str(file),
-            "latest-verified was not moved",
+            "the tag was not moved",
             kind=FAILED,
             value=suite,
         )

@@ -135,6 +135,8 @@ def test_a_failed_push_moves_no_tag_and_the_next_one_moves_the_rest(
         Fault("cut", "PUT", "uploads", times=2),
         Fault("corrupt", "PUT", "uploads"),
         Fault("500", "PUT", "manifests", times=3),
+        Fault("other digest", "PUT", "manifests/sha256"),
+        Fault("other digest", "PUT", "manifests/latest"),
         Fault("truncate", "GET", "manifests"),
         Fault("cut", "HEAD", "blobs"),
         Fault("corrupt", "GET", "manifests/sha256"),
