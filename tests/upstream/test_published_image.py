@@ -5,9 +5,11 @@ and run by a real Docker. There is no GPU, so the script trains on the CPU, and 
 
 ROSETTA_MIRROR=DIR python build.py test --no-lint tests/upstream/test_published_image.py
 
-By default the image is the one for the newest CUDA version, and takes 25 GB of disk. If the cache has
+Where podman is installed, it also pulls the image by tag and by digest.
+
+By default the image is the one for the newest CUDA version, and takes 28 GB of disk. If the cache has
 no wheel of Transformer Engine, it is built first. With ROSETTA_TEST_ACCELERATOR=cpu, the image is the
-one for CPUs, which takes 8 GB.
+one for CPUs, which takes 9 GB.
 """
 
 from __future__ import annotations
@@ -86,22 +88,46 @@ def publish_t5x(repository: str, folder: Path, mirror: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Publish the image, pull it by its tag, and remove it in the end."""
+def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Publish the image in a registry, and yield its name with its tag."""
     mirror = os.environ.get("ROSETTA_MIRROR", "")
     if not mirror:
         pytest.skip("NOT TESTED: set ROSETTA_MIRROR to a folder with clones of the upstreams")
-    container_engines.need_engine("docker")
     folder = tmp_path_factory.mktemp("registry")
     with serve_registry(folder) as address:
         publish_t5x(f"{address}/owner/t5x", tmp_path_factory.mktemp("copy"), mirror)
-        name = f"{address}/owner/t5x:latest{image_variants.find_suffix(ACCELERATOR)}"
-        subprocess.run(["docker", "pull", "--quiet", name], check=True, timeout=1800)
+        yield f"{address}/owner/t5x:latest{image_variants.find_suffix(ACCELERATOR)}"
     shutil.rmtree(folder / "data")
+
+
+@pytest.fixture(scope="module")
+def image(published: str) -> Iterator[str]:
+    """Pull the image into docker by its tag, and remove it in the end."""
+    container_engines.need_engine("docker")
+    subprocess.run(["docker", "pull", "--quiet", published], check=True, timeout=1800)
     try:
-        yield name
+        yield published
     finally:
-        subprocess.run(["docker", "image", "rm", "--force", name], check=True)
+        subprocess.run(["docker", "image", "rm", "--force", published], check=True)
+
+
+@pytest.mark.parametrize("way", ["tag", "digest"])
+def test_podman_pulls_the_whole_image(published: str, way: str) -> None:
+    if not shutil.which("podman"):
+        pytest.skip("NOT TESTED: podman is not installed")
+    repository = published.rpartition(":")[0]
+    digest = image_registry.pull_manifest(published).digest
+    name = published if way == "tag" else f"{repository}@{digest}"
+    podman = ["podman", "--cgroup-manager=cgroupfs"]
+    pull = [*podman, "pull", "--quiet", "--tls-verify=false", name]
+    subprocess.run(pull, check=True, timeout=1800)
+    try:
+        shown = subprocess.check_output([*podman, "image", "inspect", name], text=True)
+        assert digest in {entry.partition("@")[2] for entry in json.loads(shown)[0]["RepoDigests"]}
+        command = [*podman, "run", "--rm", "--network=none", name, "python", "-c", "import t5x"]
+        subprocess.run(command, check=True, timeout=600)
+    finally:
+        subprocess.run([*podman, "image", "rm", "--force", name], check=True)
 
 
 def run_in_image(image: str, options: Sequence[str], command: str) -> str:
