@@ -68,10 +68,12 @@ def test_an_archive_that_is_none(daemon: docker_daemon.Daemon) -> None:
 def test_a_writer_that_fails_says_why(daemon: docker_daemon.Daemon) -> None:
     def fail(out: IO[bytes]) -> None:
         out.write(b"oci-layout")
-        raise FileNotFoundError(2, "no such blob")
+        raise failure
 
-    with pytest.raises(FileNotFoundError, match="no such blob"):
+    failure = FileNotFoundError(2, "no such blob")
+    with pytest.raises(FileNotFoundError) as problem:
         daemon.load(fail)
+    assert problem.value is failure
 
 
 def test_a_context_that_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
