@@ -1,12 +1,15 @@
 """Compare an edit of one line in rosetta/, up to an image in Docker, with `docker build`.
 
     .venv/bin/python bench/images.py --distribution t5x [--accelerator cpu] [--mirror DIR]
-        [--pairs 5]
+        [--pairs 5] [--dockerfile layers|uv]
 
 Ours is `build.py build --output image:NAME`. The other way is a well-ordered Dockerfile: the locked
 packages first, the patched sources after them, and rosetta/ as the last step. `docker build` has
-all steps but the last one in its cache, so an edit repeats `COPY rosetta/` only. The layers of the
-packages in the Dockerfile's image are those of our own image; no edit changes them.
+all steps but the last one in its cache, so an edit repeats `COPY rosetta/` only.
+
+With `--dockerfile uv`, the Dockerfile begins with the base of our image, and installs the lock with
+uv and a cache mount. This needs the network. With `--dockerfile layers`, the Dockerfile begins with
+the layers of the packages of our own image. No edit changes the packages.
 
 Each pair has one edit, of another file in each pair. Both ways build it, in alternating order. The
 time ends when the image has its name in Docker. A container of each image then shows that the image
@@ -31,22 +34,38 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.builder import ROOT, copy_checkout, time_command
-from builder.core import cache_folder
+from builder.core import cache_folder, package_index
 from builder.core.cache import Cache
 from builder.core.command_context import Context
 from builder.images import image_target
 from builder.images.engines.docker import Docker
 from builder.images.oci import oci_documents
+from builder.packages import uv
 from builder.pipeline import image_output
 
-DOCKERFILE = """ARG PACKAGES
-FROM ${PACKAGES}
+DOCKERFILES = {
+    "layers": """ARG BASE
+FROM ${BASE}
 COPY sources/ /opt/
 COPY rosetta/ /opt/rosetta/rosetta/
-"""
+""",
+    "uv": """ARG BASE
+FROM ${BASE}
+COPY uv /usr/bin/uv
+COPY packages.txt /opt/packages.txt
+RUN --mount=type=cache,target=/root/.cache/uv --mount=type=secret,id=certificates \\
+    uv venv --quiet /opt/env && SSL_CERT_FILE=/run/secrets/certificates UV_LINK_MODE=copy \\
+    uv pip install --quiet --python /opt/env/bin/python --no-deps --require-hashes \\
+    --requirements /opt/packages.txt
+COPY sources/ /opt/
+COPY rosetta/ /opt/rosetta/rosetta/
+""",
+}
+# The first layer of our image that is not part of the image that each Dockerfile begins with.
+FIRST_OWN_LAYERS = {"layers": "sources", "uv": "jax"}
 # Files of different packages, below rosetta/. The builder itself imports the last one.
 EDITED = ("t5x/network.py", "nn/attention.py", "pax/gpt.py", "launch/slurm.py", "core/errors.py")
-TAGS = {name: f"localhost/rosetta-bench:{name}" for name in ("packages", "ours", "docker_build")}
+TAGS = {name: f"localhost/rosetta-bench:{name}" for name in ("base", "ours", "docker_build")}
 
 
 class Comparison:
@@ -61,9 +80,12 @@ class Comparison:
         self.image_ids: set[str] = set()
         self._arguments = arguments
         self.build("ours")
-        self._load_packages()
+        self._load_base()
         (self.context / "sources").mkdir(parents=True)
-        (self.context / "Dockerfile").write_text(DOCKERFILE)
+        (self.context / "Dockerfile").write_text(DOCKERFILES[arguments.dockerfile])
+        lock = f"{arguments.distribution}-{arguments.accelerator}.txt"
+        shutil.copy(self.checkout / "locks" / lock, self.context / "packages.txt")
+        shutil.copy(uv.find_program(), self.context / "uv")
         shutil.copytree(self.checkout / "rosetta", self.context / "rosetta")
         self._copy_patched_sources()
         self.build("docker_build")
@@ -73,8 +95,10 @@ class Comparison:
         if way == "ours":
             seconds = time_command(self._make_command(), cwd=self.checkout)
         else:
-            command = ["docker", "build", "--quiet", "--network", "none", "--tag", TAGS[way]]
-            command += ["--build-arg", f"PACKAGES={TAGS['packages']}", str(self.context)]
+            certificates = package_index.find_ca_bundle() or "/etc/ssl/certs/ca-certificates.crt"
+            command = ["docker", "build", "--quiet", "--network", "host", "--tag", TAGS[way]]
+            command += ["--secret", f"id=certificates,src={certificates}"]
+            command += ["--build-arg", f"BASE={TAGS['base']}", str(self.context)]
             seconds = time_command(command, env={"DOCKER_BUILDKIT": "1"})
         self.image_ids.add(self.engine.find_digest(TAGS[way]))
         return seconds
@@ -109,8 +133,8 @@ class Comparison:
         command += ["--engine", "docker", "--output", f"image:{TAGS['ours']}"]
         return command + (["--mirror", arguments.mirror] if arguments.mirror else [])
 
-    def _load_packages(self) -> None:
-        """Load the layers of the packages as the image that the Dockerfile begins with."""
+    def _load_base(self) -> None:
+        """Load the lower layers of our image as the image that the Dockerfile begins with."""
         cache = Cache(cache_folder.default_root())
         context = Context(self.checkout, self.checkout / "manifest.yaml", cache)
         options = image_output.Options(
@@ -123,12 +147,12 @@ class Comparison:
             sys.exit("the builder has no notes of the image that it has just built")
         ((architecture, lower),) = found.by_architecture.items()
         names = [layer.name for layer in lower.layers]
-        layers = lower.layers[: names.index("sources")]
+        layers = lower.layers[: names.index(FIRST_OWN_LAYERS[self._arguments.dockerfile])]
         image = oci_documents.make_image(
             architecture, layers, "2026-01-01T00:00:00Z", {"Env": ["PATH=/usr/bin:/bin"]}, {}
         )
-        self.engine.load(cache, oci_documents.make_index([image], {}), TAGS["packages"])
-        self.image_ids.add(self.engine.find_digest(TAGS["packages"]))
+        self.engine.load(cache, oci_documents.make_index([image], {}), TAGS["base"])
+        self.image_ids.add(self.engine.find_digest(TAGS["base"]))
 
     def _copy_patched_sources(self) -> None:
         """Copy the patched sources out of our image into the context of `docker build`."""
@@ -176,6 +200,7 @@ def main() -> None:
     parser.add_argument("--accelerator", default="cpu")
     parser.add_argument("--mirror", default="")
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--dockerfile", choices=list(DOCKERFILES), default="layers")
     arguments = parser.parse_args()
     (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as scratch:
@@ -188,6 +213,7 @@ def main() -> None:
     result = {
         "distribution": arguments.distribution,
         "accelerator": arguments.accelerator,
+        "dockerfile": arguments.dockerfile,
         "pairs": rows,
         "ratio_median": round(statistics.median(ratios), 2),
     }
