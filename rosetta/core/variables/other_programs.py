@@ -502,6 +502,22 @@ _NETWORK = (
         default="~/.docker",
     ),
     _declare_variable(
+        "DOCKER_HOST",
+        "Docker and podman",
+        "Address of the Docker daemon.",
+        BUILDER,
+        group=Group.NETWORK,
+        default="unix:///var/run/docker.sock",
+    ),
+    _declare_variable(
+        "DOCKER_CONTEXT",
+        "Docker and podman",
+        "Context of the docker program that names the daemon.",
+        BUILDER,
+        group=Group.NETWORK,
+        default="default",
+    ),
+    _declare_variable(
         "REGISTRY_AUTH_FILE",
         "Docker and podman",
         "File of logins to registries.",
