@@ -1,9 +1,9 @@
 """List the kernels of a compiled step: matrix products, attention, collectives and all others.
 
 A kernel is an instruction outside of fusions that does work on the device. Its bytes are those of
-its operands and outputs, as their shapes say. If a fusion reads only a slice of an operand, the
-bytes of the slice count. All counts are for one device and one step. The body of a loop counts as
-often as its known trip count says.
+its operands and outputs, as their shapes say. If a kernel needs only a slice of an operand, the
+bytes of the slice count, see rosetta.plan.moved_bytes. All counts are for one device and one step.
+The body of a loop counts as often as its known trip count says.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rosetta.plan.hlo_text import count_bytes, find_dtypes, parse_dimensions, split_tuple_shape
+from rosetta.plan import moved_bytes
+from rosetta.plan.hlo_text import count_bytes, find_dtypes, parse_dimensions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,6 +77,7 @@ class Gemm:
         op_name: The path of its scopes in the JAX program.
         dtypes: The element types of both factors.
         flops: Floating-point operations of one run.
+        sizes: The products of one run, and their rows, columns and depth: the depth is summed over.
         times: How often it runs in a step.
         kind: "fprop", "dgrad" or "wgrad" if a scope says so, else "forward" or "backward".
         rematerialised: Whether it repeats a product of the forward pass in the backward pass.
@@ -84,6 +86,7 @@ class Gemm:
     op_name: str
     dtypes: tuple[str, str]
     flops: float
+    sizes: tuple[int, int, int, int]
     times: int
     kind: str
     rematerialised: bool
@@ -155,7 +158,7 @@ def _list_computation_kernels(module: HloModule, name: str, times: int) -> list[
     computation = module.computations.get(name, {})
     for instruction in computation.values():
         if instruction.opcode == "while":
-            body, trips = _read_loop(instruction)
+            body, trips = read_loop(instruction)
             kernels += _list_computation_kernels(module, body, times * trips)
         elif instruction.opcode in ("call", "async-start"):
             for called in instruction.find_called_computations():
@@ -166,8 +169,8 @@ def _list_computation_kernels(module: HloModule, name: str, times: int) -> list[
                 for called in instruction.find_called_computations()
             ]
             kernels += max(branches, key=_count_total_bytes, default=[])
-        elif _launches_kernel(instruction):
-            moved = _count_moved_bytes(module, computation, instruction)
+        elif launches_kernel(instruction):
+            moved = moved_bytes.count_moved_bytes(module, computation, instruction)
             kernels.append(Kernel(instruction, computation, times, moved))
     return kernels
 
@@ -177,7 +180,7 @@ def _count_total_bytes(kernels: Iterable[Kernel]) -> float:
     return sum(kernel.times * kernel.bytes for kernel in kernels)
 
 
-def _launches_kernel(instruction: Instruction) -> bool:
+def launches_kernel(instruction: Instruction) -> bool:
     """Return whether an instruction itself does work on the device."""
     return (
         instruction.opcode not in FREE_OPCODES
@@ -186,114 +189,70 @@ def _launches_kernel(instruction: Instruction) -> bool:
     )
 
 
-def _read_loop(instruction: Instruction) -> tuple[str, int]:
+def read_loop(instruction: Instruction) -> tuple[str, int]:
     """Return the body of a loop and its trip count, which is 1 if it is not known."""
     trips = re.search(r'known_trip_count"?[:=]\{"?n"?:"?(\d+)', instruction.rest)
     body = re.search(r"body=%?([\w.\-]+)", instruction.rest)
     return body[1] if body else "", int(trips[1]) if trips else 1
 
 
-def _count_moved_bytes(
-    module: HloModule, computation: dict[str, Instruction], instruction: Instruction
-) -> float:
-    """Return the bytes that a kernel reads and writes."""
-    fused = _find_fused_computation(module, instruction)
-    parameters = [other for other in fused.values() if other.opcode == "parameter"]
-    parameters.sort(key=lambda parameter: int(parameter.operands[0]))
-    total, written = 0.0, count_bytes(find_output_shape(instruction))
-    for index, operand in enumerate(instruction.operands):
-        source = computation.get(operand)
-        read = source.bytes if source else 0.0
-        if index < len(parameters):
-            name = parameters[index].name
-            uses = [other for other in fused.values() if name in other.operands]
-            if _all_are(uses, ("slice", "dynamic-slice", "gather"), name):
-                read = sum(use.bytes for use in uses)
-            elif _all_are(uses, ("dynamic-update-slice",), name):
-                # The array is updated in place: only the update is written, and nothing is read.
-                update = sum(
-                    fused[use.operands[1]].bytes for use in uses if use.operands[1] in fused
-                )
-                written += update - sum(use.bytes for use in uses)
-                read = 0.0
-        total += read
-    return total + max(written, 0.0)
-
-
-def _find_fused_computation(module: HloModule, instruction: Instruction) -> dict[str, Instruction]:
-    """Return the computation of a fusion, {} for other instructions."""
-    if instruction.opcode != "fusion":
-        return {}
-    for name in instruction.find_called_computations():
-        if name in module.computations:
-            return module.computations[name]
-    return {}
-
-
-def _all_are(uses: list[Instruction], opcodes: tuple[str, ...], name: str) -> bool:
-    """Return whether there are uses, and each is one of some operations on the array `name`."""
-    return bool(uses) and all(use.opcode in opcodes and use.operands[0] == name for use in uses)
-
-
-def find_output_shape(instruction: Instruction) -> str:
-    """Return the shape of the arrays that an instruction computes."""
-    elements = split_tuple_shape(instruction.shape)
-    if (
-        instruction.opcode == "custom-call"
-        and len(elements) > 1
-        and re.fullmatch(r"[su]8\[\d+\]\{0\}", elements[-1])
-    ):
-        # The last output of a library call is its workspace, which it need not use.
-        return ", ".join(elements[:-1])
-    if (
-        instruction.opcode.endswith("-start")
-        and not instruction.opcode.startswith("all-reduce")
-        and len(elements) > 1
-    ):
-        # The start of an asynchronous operation has its inputs, its outputs and temporary values.
-        # The start of an all-reduce has only its outputs.
-        return elements[1]
-    return instruction.shape
-
-
 def list_gemms(module: HloModule) -> list[Gemm]:
     """Return the matrix products: calls of libraries, and those that XLA compiles in fusions."""
-    gemms = []
-    for kernel in list_kernels(module):
-        instruction = kernel.instruction
-        target = instruction.target
-        if instruction.opcode == "dot" or "matmul" in target or "gemm" in target.lower():
-            gemms.append(_make_gemm(kernel.computation, instruction, kernel.times))
-        elif instruction.opcode == "fusion":
-            for name in instruction.find_called_computations():
-                fused = module.computations.get(name, {})
-                gemms += [
-                    _make_gemm(fused, dot, kernel.times)
-                    for dot in fused.values()
-                    if dot.opcode == "dot"
-                ]
-    return gemms
+    return [gemm for kernel in list_kernels(module) for gemm in list_kernel_gemms(module, kernel)]
+
+
+def list_kernel_gemms(module: HloModule, kernel: Kernel) -> list[Gemm]:
+    """Return the matrix products that a kernel computes: the one of a library, or those fused."""
+    if _is_product(kernel.instruction):
+        return [_make_gemm(kernel.computation, kernel.instruction, kernel.times)]
+    fused = moved_bytes.find_fused_computation(module, kernel.instruction)
+    return [
+        _make_gemm(fused, instruction, kernel.times)
+        for instruction in fused.values()
+        if _is_product(instruction)
+    ]
+
+
+def _is_product(instruction: Instruction) -> bool:
+    """Return whether an instruction is a matrix product, by itself or as a call of a library."""
+    target = instruction.target
+    return instruction.opcode == "dot" or "matmul" in target or "gemm" in target.lower()
 
 
 def _make_gemm(computation: dict[str, Instruction], instruction: Instruction, times: int) -> Gemm:
     """Return the matrix product that an instruction computes."""
     left, right = (computation[name].shape for name in instruction.operands[:2])
-    # A dot has lhs_contracting_dims={1}, a library call "lhs_contracting_dimensions":["1"].
-    match = re.search(r"lhs_contracting_dim(?:ension)?s\"?[=:][{\[]([^}\]]*)", instruction.rest)
-    axes = re.findall(r"\d+", match[1] if match else "")
-    contracted = [parse_dimensions(left)[int(axis)] for axis in axes]
-    flops = 2.0 * math.prod(parse_dimensions(instruction.shape)) * math.prod(contracted)
+    dimensions = parse_dimensions(left)
+    depth = math.prod(dimensions[axis] for axis in _parse_axes(instruction, "contracting"))
+    count = math.prod(dimensions[axis] for axis in _parse_axes(instruction, "batch"))
+    rows = math.prod(dimensions) // (depth * count)
+    elements = math.prod(parse_dimensions(instruction.shape))
+    sizes = (count, rows, elements // (rows * count), depth)
     op_name = instruction.op_name
     scopes = [scope for scope in ("fprop", "dgrad", "wgrad") if f"/{scope}/" in op_name]
     direction = "backward" if "transpose(jvp" in op_name else "forward"
     return Gemm(
         op_name,
         (find_dtypes(left)[0], find_dtypes(right)[0]),
-        flops,
+        2.0 * elements * depth,
+        sizes,
         times,
         scopes[0] if scopes else direction,
         "rematted_computation" in op_name,
     )
+
+
+def _parse_axes(instruction: Instruction, kind: str) -> list[int]:
+    """Return the axes of a product's left factor that are contracted, or that count products.
+
+    Args:
+        instruction: The product.
+        kind: "contracting" or "batch".
+    """
+    # A dot has lhs_contracting_dims={1}, a library call "lhs_contracting_dimensions":["1"].
+    pattern = rf"lhs_{kind}_dim(?:ension)?s\"?[=:]\s*[{{\[]([^}}\]]*)"
+    match = re.search(pattern, instruction.rest)
+    return [int(axis) for axis in re.findall(r"\d+", match[1] if match else "")]
 
 
 def count_attention_kernels(module: HloModule) -> dict[str, int]:
@@ -316,13 +275,21 @@ def count_attention_flops(module: HloModule) -> float | None:
     """
     total = 0.0
     for kernel in _list_attention_kernels(module):
-        operands = kernel.instruction.operands
-        query, key = (parse_dimensions(kernel.computation[name].shape) for name in operands[:2])
-        if len(query) != 4 or len(key) != 4:
+        flops = count_kernel_attention_flops(kernel)
+        if flops is None:
             return None
-        products = 5 if "Backward" in kernel.instruction.target else 2
-        total += kernel.times * products * 2.0 * math.prod(query) * key[1]
+        total += kernel.times * flops
     return total
+
+
+def count_kernel_attention_flops(kernel: Kernel) -> float | None:
+    """Return the FLOPs of one run of cuDNN's fused attention, see `count_attention_flops`."""
+    operands = kernel.instruction.operands
+    query, key = (parse_dimensions(kernel.computation[name].shape) for name in operands[:2])
+    if len(query) != 4 or len(key) != 4:
+        return None
+    products = 5 if "Backward" in kernel.instruction.target else 2
+    return products * 2.0 * math.prod(query) * key[1]
 
 
 def _list_attention_kernels(module: HloModule) -> list[Kernel]:
@@ -334,7 +301,7 @@ def list_collectives(module: HloModule) -> list[Collective]:
     """Return the collectives of a step."""
     collectives = []
     for kernel in list_collective_kernels(module):
-        shape = find_output_shape(kernel.instruction)
+        shape = moved_bytes.find_output_shape(kernel.instruction)
         opcode = kernel.instruction.opcode
         collectives.append(
             Collective(
@@ -343,7 +310,7 @@ def list_collectives(module: HloModule) -> list[Collective]:
                 count_bytes(shape),
                 kernel.times,
                 opcode.endswith("-start"),
-                count_overlapped_work(kernel),
+                count_overlapped_work(module, kernel),
             )
         )
     return collectives
@@ -358,6 +325,19 @@ def list_collective_kernels(module: HloModule) -> list[Kernel]:
     ]
 
 
+def count_collective_bytes(kernel: Kernel) -> float:
+    """Return the bytes of the whole arrays of a collective: those that an all-gather has made, and
+    those that all others take.
+    """
+    if kernel.instruction.opcode.removesuffix("-start") == "all-gather":
+        return count_bytes(moved_bytes.find_output_shape(kernel.instruction))
+    return sum(
+        kernel.computation[name].bytes
+        for name in kernel.instruction.operands
+        if name in kernel.computation
+    )
+
+
 def is_synchronous(kernel: Kernel) -> bool:
     """Return whether a device does nothing else while a collective runs."""
     return (
@@ -366,8 +346,11 @@ def is_synchronous(kernel: Kernel) -> bool:
     )
 
 
-def count_overlapped_work(kernel: Kernel) -> int:
-    """Return how many products, attention kernels and loops run while a collective communicates."""
+def count_overlapped_work(module: HloModule, kernel: Kernel) -> int:
+    """Return how many kernels with products or attention, and loops, run beside a collective.
+
+    A product counts whether a library computes it or XLA compiles it into a fusion (Triton).
+    """
     if is_synchronous(kernel):
         return 0
     done_opcode = kernel.instruction.opcode.removesuffix("-start") + "-done"
@@ -377,5 +360,21 @@ def count_overlapped_work(kernel: Kernel) -> int:
     for other in instructions[instructions.index(kernel.instruction) + 1 :]:
         if other.opcode == done_opcode and kernel.instruction.name in other.operands:
             break
-        count += "matmul" in other.target or "fmha" in other.target or other.opcode == "while"
+        count += _computes(module, other)
     return count
+
+
+def _computes(module: HloModule, instruction: Instruction) -> bool:
+    """Return whether an instruction has enough work to hide communication.
+
+    That is a product, attention or a loop, or a fusion or call that contains one of them.
+    """
+    if instruction.opcode == "while" or "fmha" in instruction.target or _is_product(instruction):
+        return True
+    if instruction.opcode not in ("fusion", "call", "async-start", "conditional"):
+        return False
+    return any(
+        _computes(module, inner)
+        for name in instruction.find_called_computations()
+        for inner in module.computations.get(name, {}).values()
+    )

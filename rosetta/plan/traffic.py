@@ -9,7 +9,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from rosetta.plan import collective_groups, step_kernels
+from rosetta.plan import collective_groups, moved_bytes, step_kernels
 from rosetta.plan.hlo_text import count_bytes, find_dtypes, parse_dimensions, split_tuple_shape
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def sum_flows(module: HloModule, per_node: int, parameters: Collection[Dimension
                 flow.across += received * crossing
             if step_kernels.is_synchronous(kernel):
                 flow.waited += received
-            if step_kernels.count_overlapped_work(kernel):
+            if step_kernels.count_overlapped_work(module, kernel):
                 flow.behind += received
     return sorted(flows.values(), key=lambda flow: -flow.bytes)
 
@@ -179,7 +179,7 @@ def report_traffic(
 def _iterate_array_shapes(module: HloModule, kernel: Kernel, kind: str) -> Iterator[str]:
     """Yield the shapes of the whole arrays that a collective moves."""
     if kind == "all-gather":
-        yield from split_tuple_shape(step_kernels.find_output_shape(kernel.instruction))
+        yield from split_tuple_shape(moved_bytes.find_output_shape(kernel.instruction))
         return
     for name in kernel.instruction.operands:
         source = kernel.computation.get(name)

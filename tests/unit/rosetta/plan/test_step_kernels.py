@@ -126,6 +126,69 @@ def test_collectives_have_the_bytes_of_their_outputs(program: hlo_text.HloModule
     )
 
 
+BESIDE = {
+    "a product of a library": (
+        (
+            "%x = bf16[8,8] custom-call(%p.1, %p.1), "
+            'custom_call_target="__cublas$gemm", lhs_contracting_dims={1}'
+        ),
+        1,
+    ),
+    "a product that Triton computes": (
+        "%gemm_fusion_dot.1 = bf16[8,8]{1,0} fusion(%p.1, %p.1), kind=kCustom, calls=%multiply",
+        1,
+    ),
+    "a product in another stream": (
+        "%x-start = ((bf16[8,8]{1,0}), bf16[8,8]{1,0}) async-start(%p.1), calls=%called",
+        1,
+    ),
+    "a kernel without a product": (
+        "%x = bf16[8,8]{1,0} fusion(%p.1, %p.1), kind=kLoop, calls=%added",
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "behind"), BESIDE.values(), ids=BESIDE)
+def test_products_hide_communication_whoever_computes_them(line: str, behind: int) -> None:
+    text = f"""\
+HloModule jit_step, is_scheduled=true
+
+%add (a: f32[], b: f32[]) -> f32[] {{
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}}
+
+%multiply (c: bf16[8,8], d: bf16[8,8]) -> bf16[8,8] {{
+  %c = bf16[8,8]{{1,0}} parameter(0)
+  %d = bf16[8,8]{{1,0}} parameter(1)
+  ROOT %dot = bf16[8,8]{{1,0}} dot(%c, %d), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+}}
+
+%added (e: bf16[8,8], f: bf16[8,8]) -> bf16[8,8] {{
+  %e = bf16[8,8]{{1,0}} parameter(0)
+  %f = bf16[8,8]{{1,0}} parameter(1)
+  ROOT %total = bf16[8,8]{{1,0}} add(%e, %f)
+}}
+
+%called (g: bf16[8,8]) -> bf16[8,8] {{
+  %g = bf16[8,8]{{1,0}} parameter(0)
+  ROOT %inner = bf16[8,8]{{1,0}} fusion(%g, %g), kind=kCustom, calls=%multiply
+}}
+
+ENTRY %main (p.0: f32[1024], p.1: bf16[8,8]) -> f32[1024] {{
+  %p.0 = f32[1024]{{0}} parameter(0)
+  %p.1 = bf16[8,8]{{1,0}} parameter(1)
+  %start = f32[1024]{{0}} all-reduce-start(%p.0), replica_groups={{{{0,1}}}}, to_apply=%add
+  {line}
+  ROOT %done = f32[1024]{{0}} all-reduce-done(%start)
+}}
+"""
+    (collective,) = step_kernels.list_collectives(hlo_text.parse_module(text))
+    assert collective.behind == behind
+
+
 def test_synchronous_collectives_have_their_whole_size() -> None:
     text = TEXT.replace(
         "(bf16[16,32]{1,0}, bf16[64,32]{1,0}) all-gather-start(", "bf16[64,32]{1,0} all-gather("
