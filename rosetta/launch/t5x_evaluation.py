@@ -88,10 +88,11 @@ def make_command(program: str, environment: Mapping[str, str]) -> Command:
     bindings = _make_bindings(program, environment, values, options)
     runs = f"{gin_files.GIN_FOLDER}/runs"
     files = _GinFiles(
-        [model, f"{runs}/{program}.gin", f"{runs}/task_{task}.gin"],
+        [model, f"{runs}/{program}.gin", f"{runs}/task_{gin_files.get_task_file_name(task)}.gin"],
         list(gin_files.find_user_files(environment)),
     )
     configuration = gin_reader.read_configuration(files.list_paths(), (Path.cwd(), gin_files.ROOT))
+    bindings |= settings.make_task_bindings(environment, task)
     bindings |= gin_bindings.make_length_bindings(settings.select_lengths(values), configuration)
     configuration = configuration.bind(bindings)
     preflight.check_split(configuration, values["TP_SIZE"], devices, size=size)

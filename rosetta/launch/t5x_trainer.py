@@ -38,7 +38,9 @@ from rosetta.t5x.run import (
     gin_reader,
     gin_text,
     network_fields,
+    optimizer_settings,
     parameter_count,
+    periods,
     preflight,
     settings,
 )
@@ -138,6 +140,7 @@ def make_command(
     run = replace(run, variables=hub_inputs.resolve_variables(run.variables))
     files = [
         *gin_files.select_script_files(root, run.size, run.task),
+        *gin_files.find_optimizer_files(run.variables),
         *gin_files.find_user_files(run.variables),
     ]
     options = t5x_model_options.choose_model_options(
@@ -207,9 +210,18 @@ def _bind_settings(
     data_bindings, notes = _make_data_bindings(run, benchmark, configuration)
     bindings |= data_bindings
     bindings |= _make_length_bindings(run, benchmark, model_dir, start)
+    bindings |= optimizer_settings.make_optimizer_bindings(run)
     bindings["MODEL_DIR"] = model_dir
     if run.values["CHECKPOINT_DISABLE"]:
         bindings["utils.CheckpointConfig.save"] = None
+    user_files = gin_files.find_user_files(run.variables)
+    fitted, period_notes = periods.fit_default_period(
+        run.macros,
+        configuration.bind(bindings),
+        gin_reader.read_configuration(user_files, (Path.cwd(), gin_files.ROOT, root)),
+    )
+    bindings |= fitted
+    notes = (*notes, *period_notes)
     return _BoundRun(run, configuration.bind(bindings), bindings, model_dir, start, notes)
 
 
@@ -363,8 +375,13 @@ def _describe_warmup(bound: _BoundRun) -> tuple[str, ...]:
     if steps == Reference(_DEFAULT_WARMUP):
         if configuration.integer(f"{_DEFAULT_WARMUP}.total") != total:
             return ()
-        steps = warmup.default_steps(total, model_dir)
-        if steps < min(total, warmup.LONGEST_WARMUP):
+        limits = {
+            name: configuration.integer(f"{_DEFAULT_WARMUP}.{name}") or default
+            for name, default in warmup.DEFAULT_LIMITS.items()
+            if configuration.binds(f"{_DEFAULT_WARMUP}.{name}")
+        }
+        steps = warmup.default_steps(total, model_dir, start=bound.start, **limits)
+        if steps < min(total, limits.get("longest", warmup.LONGEST_WARMUP)):
             line = f"the learning rate rises over the first {steps:,} of {total:,} steps"
             return (f"{line}: WARMUP_STEPS",)
     if not isinstance(steps, int) or total >= steps:
@@ -385,12 +402,16 @@ def _make_data_bindings(
         for name in ("DATA", "EVAL_DATA", "VOCAB", "TEXT_FIELD")
         if run.variables.get(name)
     }
+    bindings |= settings.make_task_bindings(run.variables, run.task)
     if run.values["EXTRA_IDS"] is not None:
         bindings["EXTRA_IDS"] = run.values["EXTRA_IDS"]
+    if run.variables.get("OBJECTIVE") and not run.finetune:
+        bindings["OBJECTIVE"] = run.variables["OBJECTIVE"]
     if benchmark and "DATA" not in bindings:
         vocab_size = network_fields.read_count(configuration, "vocab_size") or 32128
         bindings = {"VOCAB": f"ids:{vocab_size}", **bindings, "DATA": "synthetic"}
-    if not run.finetune or "DATA" not in bindings or "EVAL_DATA" in bindings:
+    has_own_evaluation = "EVAL_DATA" in bindings or settings.is_seqio_task(run.task)
+    if not run.finetune or "DATA" not in bindings or has_own_evaluation:
         return bindings, ()
     # The gin file's own evaluation data would be another data set than the one that is trained on.
     bindings |= {
@@ -428,7 +449,7 @@ def _make_length_bindings(
         steps = BENCHMARK_STEPS
     bindings: dict[str, object] = {name: steps}
     if benchmark:
-        bindings["STATS_PERIOD"] = min(100, steps)
+        bindings["STATS_PERIOD"] = run.values["STATS_PERIOD"] or min(100, steps)
     return bindings
 
 

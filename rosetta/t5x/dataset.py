@@ -157,6 +157,7 @@ def task(
     mean_noise_span_length: float = 3.0,
     noise_density: float = 0.15,
     answered: bool = True,
+    module: str | None = None,
 ) -> seqio.Task | seqio.Mixture:
     """Register a SeqIO task of the data, and return it.
 
@@ -176,21 +177,16 @@ def task(
       noise_density: the share of tokens that span corruption replaces.
       answered: whether to leave out records without a label or an answer. Inference makes a row of
         each record.
+      module: a Python file or a module that registers SeqIO's tasks, see rosetta.t5x.seqio_tasks.
 
     Raises:
       UserError: the data cannot be used, or another task has the name.
     """
     parts = data_spec.parse_parts(data)
     if parts[0].spec.kind == "task":
-        try:
-            return seqio.get_mixture_or_task(parts[0].spec.value)
-        except ValueError:
-            raise UserError(
-                "SeqIO has no task or mixture of this name",
-                f"DATA={parts[0].spec}",
-                "import the module that registers it in the gin file",
-                kind=UNKNOWN,
-            ) from None
+        from rosetta.t5x import seqio_tasks
+
+        return seqio_tasks.find_task(parts[0].spec.value, module)
     definition = _TaskDefinition(
         data_spec.describe_data(data),
         None if eval_data is None else data_spec.describe_data(eval_data),

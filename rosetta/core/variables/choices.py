@@ -22,7 +22,11 @@ CHANGED_DATA = ("stop", "accept")
 
 # Models and tasks.
 PAIRS = "pairs"  # the user's own records, with the fields `inputs` and `targets`
-FINETUNING_TASKS = ("mnli2", "squad1", PAIRS)
+TEXT_TO_TEXT = "text_to_text"  # the objective of such records, and another name of that task
+FINETUNING_TASKS = ("mnli2", "squad1", PAIRS, TEXT_TO_TEXT)
+SEQIO_PREFIX = "task:"  # before the name of a task that is registered with SeqIO
+PRETRAINING_OBJECTIVES = ("span_corruption", "prefix_lm", TEXT_TO_TEXT)
+OPTIMIZERS = ("adamw", "adafactor")
 LORA_LAYERS = ("all", "attention", "mlp")
 LEARNING_RATE_SCHEDULES = (
     "linear_rampup_cosine_decay",

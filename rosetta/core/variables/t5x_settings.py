@@ -9,6 +9,7 @@ from rosetta.core.variables.readers import (
     SINGLE_NODE_PRETRAIN,
     T5X,
     T5X_FINETUNE,
+    T5X_PRETRAIN,
     T5X_READING,
     T5X_SLURM_FILES,
     T5X_TRAINING,
@@ -56,8 +57,8 @@ T5X_SETTINGS = (
     ),
     Variable(
         "FT_TASK",
-        Choice(choices.FINETUNING_TASKS, "TASK"),
-        "Task to finetune on or to evaluate: MNLI, SQuAD, or pairs of your own.",
+        Name("a task", "TASK", (*choices.FINETUNING_TASKS, f"{choices.SEQIO_PREFIX}NAME")),
+        "Task to finetune on or to evaluate: MNLI, SQuAD, pairs of your own, or a task of SeqIO.",
         Group.MODEL,
         (T5X_FINETUNE, *T5X_READING),
         default=Note("none (required)"),
@@ -66,9 +67,34 @@ T5X_SETTINGS = (
         details=(
             "With pairs, each record of DATA has a text `inputs` and a text `targets`, as in "
             "DATA=jsonl:train.jsonl EVAL_DATA=jsonl:test.jsonl. Their accuracy is the share of "
-            "answers that equal the target."
+            "answers that equal the target. text_to_text is another name of pairs. task:NAME is "
+            "the task or mixture that SeqIO knows by this name, with its own data and metrics: one "
+            "of T5, or one that TASK_MODULE registers."
         ),
         page="how-to/finetune-on-your-pairs.md",
+    ),
+    Variable(
+        "TASK_MODULE",
+        Text("a Python file, or a module that can be imported", "FILE.py|MODULE"),
+        "Python code that registers tasks with SeqIO, for FT_TASK=task:NAME and DATA=task:NAME.",
+        Group.MODEL,
+        T5X,
+        default=Note("t5.data.mixtures, which has the tasks of T5"),
+        example="my_tasks.py",
+        page="how-to/finetune-on-your-pairs.md#finetune-on-a-task-of-seqio",
+    ),
+    Variable(
+        "OBJECTIVE",
+        Choice(choices.PRETRAINING_OBJECTIVES, "OBJECTIVE"),
+        "What the model learns from the text: to fill gaps, to continue a text, or to answer.",
+        Group.MODEL,
+        (T5X_PRETRAIN,),
+        default="span_corruption",
+        details=(
+            "With text_to_text, each record of DATA has a text `inputs` and a text `targets`. A "
+            "run that resumes must have the objective that it began with."
+        ),
+        page="explanation/data-order.md",
     ),
     Variable(
         "ROSETTA_GIN",
@@ -329,12 +355,12 @@ T5X_SETTINGS = (
         Group.LENGTH,
         T5X_TRAINING,
         default=Note("a twentieth of TRAIN_STEPS, at most 10000"),
-        default_for={T5X_FINETUNE: Note("1000")},
+        default_for={T5X_FINETUNE: Note("a sixth of FT_STEPS, at most 1000")},
         unit="steps",
         example="1000",
         details=(
             "If the variable is not set, a run that resumes keeps the number that it began with. "
-            "Checkpoints that do not record the number count as 10000."
+            "Checkpoints that do not record the number count as 10000, in finetuning as 1000."
         ),
     ),
     Variable(
@@ -343,7 +369,7 @@ T5X_SETTINGS = (
         "Learning rate after the warm-up.",
         Group.LENGTH,
         T5X_TRAINING,
-        default=Note("0.0001"),
+        default=Note("0.0001; OPTIMIZER=adafactor: 0.01, in finetuning 0.001"),
         example="1e-3",
         details=(
             "After the warm-up, the rate falls linearly to a tenth at the last step. With little "
@@ -352,15 +378,51 @@ T5X_SETTINGS = (
         page="reference/gin-files.md#the-learning-rate",
     ),
     Variable(
+        "OPTIMIZER",
+        Choice(choices.OPTIMIZERS),
+        "Optimizer: AdamW, or Adafactor as T5 was trained with.",
+        Group.LENGTH,
+        T5X_TRAINING,
+        default=Note("adamw"),
+        example="adafactor",
+        details=(
+            "Adafactor multiplies the learning rate by the scale of each parameter, so its default "
+            "rate is larger. A run resumes only with the optimizer that it began with."
+        ),
+        page="reference/gin-files.md#the-optimizer",
+    ),
+    Variable(
+        "WEIGHT_DECAY",
+        Number("RATE"),
+        "Share of each parameter that a step of AdamW takes away, times the learning rate.",
+        Group.LENGTH,
+        T5X_TRAINING,
+        default=Note("0.01"),
+        example="0.1",
+        details="OPTIMIZER=adafactor refuses it.",
+    ),
+    Variable(
+        "STATS_PERIOD",
+        WholeNumber(),
+        "Steps between lines of progress.",
+        Group.LENGTH,
+        T5X_TRAINING,
+        default=Note("100"),
+        unit="steps",
+        example="20",
+        page="reference/run-output.md",
+    ),
+    Variable(
         "EVAL_PERIOD",
         WholeNumber(),
-        "Steps between evaluations. In a run that evaluates and writes checkpoints, EVAL_PERIOD "
-        "has to be a multiple or a divisor of SAVE_PERIOD.",
+        "Steps between evaluations. If the run also writes checkpoints, EVAL_PERIOD has to be a "
+        "multiple or a divisor of SAVE_PERIOD.",
         Group.LENGTH,
         T5X_TRAINING,
         default=Note("6000"),
         default_for={T5X_FINETUNE: Note("1000")},
         unit="steps",
+        details="If only one of the two is set, the default of the other is changed to fit.",
     ),
     Variable(
         "SAVE_PERIOD",

@@ -50,10 +50,11 @@ def choose_finetuning_folders(
     if own_folder is False:
         out = model_dir
     else:
+        name = task.rpartition(":")[2]  # task:NAME is a task of SeqIO
         out = parse_path(
             "FT_DIR",
             variables.get("FT_DIR")
-            or _make_sibling_path(model_dir, f"ft_{task}_", f"_{stamp}" if own_folder else ""),
+            or _make_sibling_path(model_dir, f"ft_{name}_", f"_{stamp}" if own_folder else ""),
         )
     if initial_checkpoint := variables.get("INITIAL_CHECKPOINT_PATH"):
         return out, parse_path("INITIAL_CHECKPOINT_PATH", initial_checkpoint)

@@ -83,15 +83,31 @@ def select_script_files(root: Path, size: str, task: str) -> list[Path]:
     Raises:
       UserError: there is no such size.
     """
-    if task == choices.PAIRS:  # NVIDIA's scripts had no such task, so the tree has no file for it
+    if task == choices.PAIRS or task.startswith(choices.SEQIO_PREFIX):
+        # NVIDIA's scripts had no such tasks, so the tree has no files for them.
         names = (
             find_model_file("t5_1_1", size, "T5_SIZE"),
-            f"{GIN_FOLDER}/runs/finetune_pairs.gin",
+            f"{GIN_FOLDER}/runs/finetune_{get_task_file_name(task)}.gin",
         )
         return [ROOT / name for name in names]
     return [
         root / find_example_file(root, size, f"{task}_finetune_adam" if task else "pile_pretrain")
     ]
+
+
+def get_task_file_name(task: str) -> str:
+    """Return the word for a task in the names of gin files: task_WORD.gin, finetune_WORD.gin.
+
+    Args:
+      task: as rosetta.t5x.run.settings.require_task returns it.
+    """
+    return "seqio" if task.startswith(choices.SEQIO_PREFIX) else task
+
+
+def find_optimizer_files(variables: Mapping[str, str]) -> list[Path]:
+    """Return the gin file of the optimizer that OPTIMIZER names; none if it is not set."""
+    optimizer = variables.get("OPTIMIZER")
+    return [ROOT / f"{GIN_FOLDER}/optimizers/{optimizer}.gin"] if optimizer else []
 
 
 def find_user_files(variables: Mapping[str, str]) -> list[Path]:

@@ -117,6 +117,22 @@ def _has_evaluation(configuration: Configuration) -> bool:
     return False
 
 
+def read_periods(configuration: Configuration) -> tuple[int, int] | None:
+    """Return the periods of checkpoints and of evaluation, in steps.
+
+    They are None if one of them is not known, or if the run writes no checkpoints or does not
+    evaluate.
+    """
+    save = configuration.integer(f"{parameter_count.SAVE_CONFIG}.period")
+    evaluate = configuration.integer(f"{_TRAIN}.eval_period")
+    saves = configuration.value(parameter_count.SAVE_SETTING) == Reference(
+        parameter_count.SAVE_CONFIG
+    )
+    if not saves or not save or not evaluate or not _has_evaluation(configuration):
+        return None
+    return save, evaluate
+
+
 def check_periods(configuration: Configuration) -> None:
     """Check the periods of checkpoints and evaluation: T5X needs one to be a multiple of the other.
 
@@ -126,13 +142,10 @@ def check_periods(configuration: Configuration) -> None:
     Raises:
       UserError: neither period is a multiple of the other.
     """
-    save = configuration.integer(f"{parameter_count.SAVE_CONFIG}.period")
-    evaluate = configuration.integer(f"{_TRAIN}.eval_period")
-    saves = configuration.value(parameter_count.SAVE_SETTING) == Reference(
-        parameter_count.SAVE_CONFIG
-    )
-    if not saves or not save or not evaluate or not _has_evaluation(configuration):
+    periods = read_periods(configuration)
+    if periods is None:
         return
+    save, evaluate = periods
     if max(save, evaluate) % min(save, evaluate):
         raise UserError(
             f"neither this period nor EVAL_PERIOD={evaluate} is a multiple of the other",

@@ -5,19 +5,22 @@ rosetta.launch checks them before anything starts.
 
 from __future__ import annotations
 
+import difflib
+import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import INVALID, MISSING, UserError
+from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
 from rosetta.core.value_parsing import parse_path, suggest_common_divisors
-from rosetta.core.variables import lookup, setting_values
+from rosetta.core.variables import choices, lookup, setting_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LENGTH_VARIABLES = {"ENC_SL": "inputs", "DEC_SL": "targets"}
 # Macros of the gin files that have a number, and are variables of the same name.
-MACRO_VARIABLES = ("WARMUP_STEPS", "SAVE_PERIOD", "EVAL_PERIOD", "LEARNING_RATE")
+MACRO_VARIABLES = ("WARMUP_STEPS", "SAVE_PERIOD", "EVAL_PERIOD", "STATS_PERIOD", "LEARNING_RATE")
 _SWITCHES = ("ENABLE_FP8", "TRANSPOSE_BS", "FUSE_QKV", "PACK")
 # The variables that the scripts' positional arguments set, in the documented order. Arguments may
 # be empty, or left out at the end.
@@ -165,19 +168,67 @@ def _read_arguments(script: str, arguments: Sequence[str]) -> dict[str, str]:
 
 
 def require_task(values: Mapping[str, Any]) -> str:
-    """Return the value of FT_TASK.
+    """Return the value of FT_TASK: mnli2, squad1, pairs, or task:NAME.
 
     Args:
       values: as in Settings.
 
     Raises:
-      UserError: FT_TASK is not set.
+      UserError: FT_TASK is not set, or is not the name of a task.
     """
     task: str | None = values["FT_TASK"]
+    names = choices.FINETUNING_TASKS
+    remedy = f"choose one of: {', '.join(names)}; or {choices.SEQIO_PREFIX}NAME for one of SeqIO"
     if task is None:
-        choices = ", ".join(lookup.find_variable("FT_TASK").type.choices)
-        raise UserError("is not set", "FT_TASK", f"choose one of: {choices}", kind=MISSING)
-    return task
+        raise UserError("is not set", "FT_TASK", remedy, kind=MISSING)
+    if task in names:
+        return choices.PAIRS if task == choices.TEXT_TO_TEXT else task
+    if re.fullmatch(rf"{choices.SEQIO_PREFIX}[\w.-]+", task):
+        return task
+    if near := difflib.get_close_matches(task, names, 1):
+        remedy = f"did you mean {near[0]}? ({remedy})"
+    raise UserError("there is no such task", f"FT_TASK={task}", remedy, kind=UNKNOWN, value=task)
+
+
+def is_seqio_task(task: str) -> bool:
+    """Return whether a task of FT_TASK is one of SeqIO, by the form of its name."""
+    return task.startswith(choices.SEQIO_PREFIX)
+
+
+def make_task_bindings(variables: Mapping[str, str], task: str) -> dict[str, object]:
+    """Return the gin bindings of a task that is registered with SeqIO, and of its module.
+
+    Args:
+      variables: of the run.
+      task: what require_task returned; "" in pretraining.
+
+    Raises:
+      UserError: the file of TASK_MODULE does not exist, or DATA names other data than the task's.
+    """
+    bindings: dict[str, object] = {}
+    if module := variables.get("TASK_MODULE"):
+        if module.endswith(".py"):
+            module = parse_path("TASK_MODULE", module)
+            if not os.path.isfile(module):
+                raise UserError(
+                    "the file does not exist",
+                    f"TASK_MODULE={module}",
+                    "name a Python file, or a module that can be imported",
+                    kind=MISSING,
+                )
+        bindings["TASK_MODULE"] = module
+    if not is_seqio_task(task):
+        return bindings
+    for name in ("DATA", "EVAL_DATA"):
+        if variables.get(name):
+            raise UserError(
+                f"FT_TASK={task} has its own data",
+                f"{name}={variables[name]}",
+                "leave it out, or set FT_TASK=pairs for records of your own",
+                kind=CONFLICT,
+                value=variables[name],
+            )
+    return {**bindings, "DATA": task}
 
 
 def select_lengths(values: Mapping[str, Any]) -> dict[str, int]:
