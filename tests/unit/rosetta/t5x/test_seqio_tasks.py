@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,7 @@ def test_t5s_own_tasks_need_no_module() -> None:
     ],
 )
 def test_what_cannot_be_found_is_one_line(
-    tmp_path: Path, code: str | None, module: str, kind: str, facts: dict[str, str]
+    tmp_path: Path, code: str | None, module: str, kind: str, facts: dict[str, Any]
 ) -> None:
     from rosetta.t5x import seqio_tasks
 
