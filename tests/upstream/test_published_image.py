@@ -9,7 +9,7 @@ Where podman is installed, it also pulls the image by tag and by digest.
 
 By default the image is the one for the newest CUDA version, and takes 28 GB of disk. If the cache has
 no wheel of Transformer Engine, it is built first. With ROSETTA_TEST_ACCELERATOR=cpu, the image is the
-one for CPUs, which takes 9 GB.
+one for CPUs, which takes 9 GB. ROSETTA_TEST_DISTRIBUTION=t5x-next chooses the line of the newest JAX.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.upstream
 
+DISTRIBUTION = os.environ.get("ROSETTA_TEST_DISTRIBUTION", "t5x")
 ACCELERATOR = os.environ.get("ROSETTA_TEST_ACCELERATOR", NEWEST_CUDA)
 STEPS = 60
 
@@ -74,16 +75,19 @@ def serve_registry(folder: Path) -> Iterator[str]:
         process.wait()
 
 
-def publish_t5x(repository: str, folder: Path, mirror: str) -> None:
-    """Build T5X for this machine's architecture and publish it."""
+def publish_distribution(repository: str, folder: Path, mirror: str) -> None:
+    """Build the distribution for this machine's architecture and publish it."""
     for name in ("patches", "overlay", "locks"):
         shutil.copytree(ROOT / name, folder / name)
     text = (ROOT / "manifest.yaml").read_text(encoding="utf-8")
-    line = next(line for line in text.splitlines() if line.startswith("  t5x: {line: current"))
+    line = next(
+        line for line in text.splitlines() if line.startswith(f"  {DISTRIBUTION}: {{line: ")
+    )
     own = line.replace("[amd64, arm64]", f"[{container_engines.HERE}]")
     (folder / "manifest.yaml").write_text(text.replace(line, own), encoding="utf-8")
     key = published_project.make_key_pair(folder, "key").with_suffix(".pem")
-    argv = [sys.executable, "build.py", "publish", "t5x", "--to", repository, "--key", str(key)]
+    argv = [sys.executable, "build.py", "publish", DISTRIBUTION]
+    argv += ["--to", repository, "--key", str(key)]
     argv += ["--accelerator", ACCELERATOR, "--manifest", str(folder / "manifest.yaml")]
     argv += ["--mirror", mirror, "--compression", "zstd"]
     subprocess.run(argv, cwd=ROOT, check=True, timeout=3000)
@@ -97,8 +101,9 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip("NOT TESTED: set ROSETTA_MIRROR to a folder with clones of the upstreams")
     folder = tmp_path_factory.mktemp("registry")
     with serve_registry(folder) as address:
-        publish_t5x(f"{address}/owner/t5x", tmp_path_factory.mktemp("copy"), mirror)
-        yield f"{address}/owner/t5x:latest{image_variants.find_suffix(ACCELERATOR)}"
+        repository = f"{address}/owner/{DISTRIBUTION}"
+        publish_distribution(repository, tmp_path_factory.mktemp("copy"), mirror)
+        yield f"{repository}:latest{image_variants.find_suffix(ACCELERATOR)}"
     shutil.rmtree(folder / "data")
 
 
