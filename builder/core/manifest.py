@@ -370,7 +370,10 @@ class TransformerEngine(_Model):
         strict=False,
     )
     accelerators: tuple[Literal["cuda12", "cuda13"], ...] = Field(
-        description="The values of `--accelerator` that have Transformer Engine.",
+        description=(
+            "The values of `--accelerator` that have Transformer Engine. A line has it for those "
+            "of its distributions."
+        ),
         min_length=1,
         strict=False,
     )

@@ -5,7 +5,6 @@ The module also selects the packages that its bindings are compiled against.
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 from builder.packages import lock_file
@@ -34,6 +33,23 @@ def lock_path(manifest: Manifest, line: str, accelerator: str) -> str:
     return f"{manifest.lines[line].common.rpartition('/')[0]}/te-{accelerator}.txt"
 
 
+def list_accelerators(manifest: Manifest, line: str) -> list[str]:
+    """Return the accelerators for which a line has Transformer Engine.
+
+    They are those of the section transformer-engine that a distribution of the line has.
+    """
+    te = manifest.transformer_engine
+    if te is None or line not in te.lines:
+        return []
+    line_accelerators = {
+        accelerator
+        for distribution in manifest.distributions.values()
+        if distribution.line == line
+        for accelerator in distribution.accelerators
+    }
+    return [accelerator for accelerator in te.accelerators if accelerator in line_accelerators]
+
+
 def list_requirements(
     manifest: Manifest, line: str, read: Callable[[Path], Sequence[str]]
 ) -> dict[str, tuple[str, ...]]:
@@ -48,7 +64,7 @@ def list_requirements(
     if te is None or line not in te.lines:
         return {}
     requirements: dict[str, tuple[str, ...]] = {}
-    for accelerator in te.accelerators:
+    for accelerator in list_accelerators(manifest, line):
         path = lock_path(manifest, line, accelerator)
         pinned = (
             f"transformer-engine=={te.version}",
@@ -64,8 +80,11 @@ def list_lock_paths(manifest: Manifest) -> set[str]:
     te = manifest.transformer_engine
     if te is None:
         return set()
-    targets = itertools.product(te.lines, te.accelerators)
-    return {TOOLS, *(lock_path(manifest, line, accelerator) for line, accelerator in targets)}
+    paths = {TOOLS}
+    for line in te.lines:
+        for accelerator in list_accelerators(manifest, line):
+            paths.add(lock_path(manifest, line, accelerator))
+    return paths
 
 
 def require_entry(manifest: Manifest, line: str, accelerator: str) -> TransformerEngine:
@@ -90,11 +109,12 @@ def require_entry(manifest: Manifest, line: str, accelerator: str) -> Transforme
             kind=MISSING,
             value=line,
         )
-    if accelerator not in te.accelerators:
+    accelerators = list_accelerators(manifest, line)
+    if accelerator not in accelerators:
         raise UserError(
             f"Transformer Engine is not for {accelerator!r}",
             "--accelerator",
-            f"build without Transformer Engine, or use one of: {', '.join(te.accelerators)}",
+            f"build without Transformer Engine, or use one of: {', '.join(accelerators)}",
             kind=UNSUPPORTED,
             value=accelerator,
         )

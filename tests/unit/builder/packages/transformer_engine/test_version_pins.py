@@ -56,7 +56,11 @@ def test_our_own_locks_fit_the_distributions_and_mix_no_cuda(
     loaded = manifest.load(ROOT / "manifest.yaml")
     te = loaded.transformer_engine
     assert te
-    for line in te.lines:
+    lines = [
+        line for line in te.lines if accelerator in version_pins.list_accelerators(loaded, line)
+    ]
+    assert lines
+    for line in lines:
         added = {
             pin.name: pin
             for pin in version_pins.installed_pins(
@@ -128,7 +132,7 @@ lines:
   l: {{python: "3.12", pythons: ["3.11", "3.12"], common: locks/l/common.in}}
 distributions:
   one: {{line: l, sources: [one], accelerators: [cpu, cuda13], architectures: [amd64, arm64]}}
-transformer-engine: {{version: "5.0", sha256: "{"0" * 64}", lines: [l], accelerators: [cuda13], why: "a test of locks"}}
+transformer-engine: {{version: "5.0", sha256: "{"0" * 64}", lines: [l], accelerators: [cuda12, cuda13], why: "a test of locks"}}
 """)
     return root
 
@@ -153,6 +157,18 @@ def test_its_lock_fits_that_of_the_line(repo: Path, cache: Cache) -> None:
         "transformer-engine-cu13==5.0",
     ]
     assert "transformer-engine" not in (repo / "locks/l/common.txt").read_text()
+
+
+def test_a_line_has_it_only_for_the_accelerators_of_its_distributions(
+    repo: Path, cache: Cache
+) -> None:
+    _run(repo, cache)
+    loaded = manifest.load(repo / "manifest.yaml")
+    assert version_pins.list_accelerators(loaded, "l") == ["cuda13"]
+    assert not (repo / "locks/l/te-cuda12.txt").exists()
+    assert "locks/l/te-cuda12.txt" not in version_pins.list_lock_paths(loaded)
+    with errors.expect_user_error(errors.UNSUPPORTED, value="cuda12", where="--accelerator"):
+        version_pins.require_entry(loaded, "l", "cuda12")
 
 
 def test_tools(repo: Path, cache: Cache) -> None:
