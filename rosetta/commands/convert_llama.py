@@ -6,23 +6,23 @@ memory.
 
 from __future__ import annotations
 
-import shutil
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import log, option_types
-from rosetta.core.errors import CONFLICT, DAMAGED, DIFFERS, MISSING, UserError
+from rosetta.core.errors import CONFLICT, DAMAGED, DIFFERS, MISSING, UNSUPPORTED, UserError
 from rosetta.core.printable_text import escape
 from rosetta.core.value_parsing import parse_number
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from rosetta.nn.rotary_positions import RotaryEmbedding
 
 LAYOUTS = ("meta", "hf", "pax")
-TOKENIZER = "tokenizer.model"
 READ_BACK_ADVICE = "check the disk and convert again; nothing was left behind"
-DEFAULT_EPSILON = 1e-5  # of the RMS norms of LLaMA-2
 
 # Files that a folder of a layout must have, as glob patterns.
 DESCRIPTIONS = {
@@ -90,11 +90,27 @@ def _parse_epsilon(text: str) -> float:
     return number
 
 
+def _parse_rotary_base(text: str) -> float:
+    """Return the value of --rope-theta: a number above 1."""
+    number = parse_number("", text, above_zero=True)
+    if number <= 1:
+        raise UserError(f"{text!r} is not above 1", do="give a number such as 500000")
+    return number
+
+
+def _parse_rotary_scaling(text: str) -> list[float]:
+    """Return the value of --rope-scaling: four numbers above 0."""
+    numbers = [parse_number("", part, above_zero=True) for part in text.split(",")]
+    if len(numbers) != 4:
+        raise UserError(f"{text!r} does not have four numbers", do="give for example 8,1,4,8192")
+    return numbers
+
+
 def add_parser(models: Any) -> None:
     """Add the parser of the model to those of `rosetta convert`."""
     llama = models.add_parser(
         "llama",
-        help="convert LLaMA and LLaMA-2 between the files of Meta, Hugging Face and Pax",
+        help="convert LLaMA 1 to 3 and Mistral between the files of Meta, Hugging Face and Pax",
         description="Every tensor is read back and compared after it was written.",
     )
     llama.add_argument(
@@ -144,43 +160,67 @@ def add_parser(models: Any) -> None:
         type=_parse_epsilon,
         help="from Pax: the epsilon of the RMS norms, which its files lack (default: 1e-5)",
     )
+    llama.add_argument(
+        "--rope-theta",
+        type=_parse_rotary_base,
+        help="from Pax: the base of the rotary embedding, which its files lack (default: 10000)",
+    )
+    llama.add_argument(
+        "--rope-scaling",
+        type=_parse_rotary_scaling,
+        metavar="FACTOR,LOW,HIGH,LENGTH",
+        help="from Pax: the scaling of the rotary embedding (default: none; LLaMA 3.1: 8,1,4,8192)",
+    )
+    llama.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="FOLDER",
+        help="for hf: the folder with the files of the tokenizer (default: SOURCE, if it has some)",
+    )
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta convert llama`; return its result and the text to print."""
-    from rosetta.convert import llama, output_folder, pax_checkpoint
+    from rosetta.convert import llama, output_folder, pax_llama, tokenizer_copy
     from rosetta.convert.dtype_conversion import DTYPES, Cast
 
     layout = args.source_layout or _detect_layout(args.source)
     _check_options(args, layout)
-    source = _open_model(args.source, layout, args.norm_epsilon or DEFAULT_EPSILON)
+    token_ids = tokenizer_copy.read_token_ids(args.tokenizer) if args.tokenizer else {}
+    source = _open_source(args, layout)
     cast = Cast(DTYPES["float32" if args.to == "pax" else args.dtype or "bfloat16"])
     llama.check_tensors(source, str(args.source))
+    if args.to == "pax":
+        _check_head_width(source.sizes, str(args.source))
     parameter_count = llama.count_parameters(source.sizes)
     with output_folder.create_folder(args.out, parameter_count * cast.dtype.itemsize) as part:
-        _write_model(args, source, cast, part)
+        _write_model(args, source, cast, part, token_ids)
         _check_readable(args, source, cast.dtype, part)
-        tokenizer = args.source / TOKENIZER
-        if tokenizer.is_file():
-            shutil.copyfile(tokenizer, part / TOKENIZER)
-    adapted = getattr(source, "adapted", 0)
+        tokenizer_names = tokenizer_copy.copy_tokenizer(args.tokenizer or args.source, part)
+        changes = _describe_changes(source, cast)
+        if args.to == "hf":
+            _write_card(args, source, layout, cast.dtype.name, changes, part)
+            if not tokenizer_names:
+                changes.append("no tokenizer was written: --tokenizer names a folder that has one")
     tensor_count = len(llama.list_tensor_shapes(source.sizes))
     counts = f"{tensor_count} tensors, {parameter_count:,} parameters, {cast.dtype.name}"
     lines = [
         f"{escape(str(args.out), keep='')}: {counts}",
-        *_describe_changes(adapted, cast),
+        *changes,
         "read back and compared: every tensor was written as it should be",
     ]
     if args.to == "pax":
-        lines.append(pax_checkpoint.describe_experiment(source.sizes))
+        lines.append(pax_llama.describe_experiment(source.sizes))
     result = {
         "from": layout,
         "to": args.to,
         "out": str(args.out),
-        "shape": vars(source.sizes),
+        "shape": dataclasses.asdict(source.sizes),
         "parameters": parameter_count,
         "rounded": cast.rounded,
-        "lora": adapted,
+        "lora": getattr(source, "adapted", 0),
+        "dropped": getattr(source, "dropped", []),
+        "tokenizer": tokenizer_names,
     }
     return result, "\n".join(lines)
 
@@ -198,16 +238,22 @@ def _check_options(args: argparse.Namespace, layout: str) -> None:
     for option, value, target in (
         ("--repeated", args.repeated, "pax"),
         ("--parts", args.parts, "meta"),
+        ("--tokenizer", args.tokenizer, "hf"),
     ):
         if value and args.to != target:
             raise UserError(f"works only with --to {target}", option, "leave it out", kind=CONFLICT)
-    if layout != "pax" and args.norm_epsilon is not None:
-        raise UserError(
-            f"works only for a checkpoint of Pax; the files in {args.source} have the epsilon",
-            "--norm-epsilon",
-            "leave it out",
-            kind=CONFLICT,
-        )
+    for option, value in (
+        ("--norm-epsilon", args.norm_epsilon),
+        ("--rope-theta", args.rope_theta),
+        ("--rope-scaling", args.rope_scaling),
+    ):
+        if layout != "pax" and value is not None:
+            raise UserError(
+                f"works only for a checkpoint of Pax; the files in {args.source} have this value",
+                option,
+                "leave it out",
+                kind=CONFLICT,
+            )
     if args.source.resolve() in args.out.resolve().parents:
         raise UserError(
             f"is inside {args.source}, where nothing is written",
@@ -229,27 +275,69 @@ def _check_options(args: argparse.Namespace, layout: str) -> None:
         )
 
 
-def _open_model(folder: Path, layout: str, epsilon: float) -> Any:
+def _check_head_width(sizes: Any, where: str) -> None:
+    """Raise UserError if the heads are not as wide as the model, as Paxml's experiments need."""
+    if sizes.heads * sizes.head_dim != sizes.dim:
+        raise UserError(
+            f"{sizes.heads} heads of {sizes.head_dim} features are not the width of the model, "
+            f"{sizes.dim}, and Paxml's experiments cannot compute such a model",
+            where,
+            "convert a model with heads x head_dim = hidden_size",
+            kind=UNSUPPORTED,
+            value="head_dim",
+        )
+
+
+def _open_source(args: argparse.Namespace, layout: str) -> Any:
+    """Open the model to convert; return a rosetta.convert.llama.Source.
+
+    Raises:
+      UserError: The model is not a complete LLaMA.
+    """
+    from rosetta.convert import llama
+    from rosetta.nn import rotary_positions
+
+    scaling = None
+    if args.rope_scaling:
+        scaling = rotary_positions.Scaling(*args.rope_scaling).check("--rope-scaling")
+    rotary = rotary_positions.RotaryEmbedding(
+        args.rope_theta or rotary_positions.DEFAULT_BASE, scaling
+    )
+    return _open_model(args.source, layout, args.norm_epsilon or llama.LLAMA2_EPSILON, rotary)
+
+
+def _open_model(folder: Path, layout: str, epsilon: float, rotary: RotaryEmbedding) -> Any:
     """Open a model of a layout.
 
     Args:
       folder: The folder of the model.
       layout: One of LAYOUTS.
       epsilon: The epsilon of the RMS norms, which a checkpoint of Pax does not have.
+      rotary: The rotary embedding, which a checkpoint of Pax does not have.
 
     Returns:
       A rosetta.convert.llama.Source.
     """
-    from rosetta.convert import huggingface, meta_llama, pax_checkpoint
+    from rosetta.convert import huggingface, meta_llama, pax_llama
 
     if layout == "pax":
-        return pax_checkpoint.Source(folder, epsilon)
+        return pax_llama.Source(folder, epsilon, rotary)
     return {"meta": meta_llama, "hf": huggingface}[layout].Source(folder)
 
 
-def _write_model(args: argparse.Namespace, source: Any, cast: Any, part: Path) -> None:
-    """Write the tensors of the source to the folder `part`, in the layout --to."""
-    from rosetta.convert import huggingface, llama, meta_llama, pax_checkpoint
+def _write_model(
+    args: argparse.Namespace, source: Any, cast: Any, part: Path, token_ids: dict[str, Any]
+) -> None:
+    """Write the tensors of the source to the folder `part`, in the layout --to.
+
+    Args:
+      args: The command line.
+      source: The source of the conversion.
+      cast: The conversion to the type of the numbers.
+      part: The folder.
+      token_ids: Fields of config.json that --tokenizer states.
+    """
+    from rosetta.convert import huggingface, llama, meta_llama, pax_llama
 
     total = len(llama.list_tensor_shapes(source.sizes))
 
@@ -259,13 +347,11 @@ def _write_model(args: argparse.Namespace, source: Any, cast: Any, part: Path) -
             yield name, cast(name, tensor)
 
     if args.to == "pax":
-        pax_checkpoint.write_checkpoint(
-            part, source.sizes, convert_tensors(), repeated=args.repeated
-        )
+        pax_llama.write_checkpoint(part, source.sizes, convert_tensors(), repeated=args.repeated)
     elif args.to == "meta":
         meta_llama.write_model(part, source.sizes, convert_tensors(), cast.dtype, parts=args.parts)
     else:
-        extra = getattr(source, "extra", None)
+        extra = getattr(source, "extra", {}) | token_ids
         huggingface.write_model(part, source.sizes, convert_tensors(), cast.dtype, extra)
 
 
@@ -276,7 +362,7 @@ def _check_readable(args: argparse.Namespace, source: Any, dtype: Any, part: Pat
       UserError: It cannot, or differs. The error names the folder OUT, because `part` is removed.
     """
     try:
-        written = _open_model(part, args.to, source.sizes.epsilon)
+        written = _open_model(part, args.to, source.sizes.epsilon, source.sizes.rotary)
         check_written(source, written, dtype, args.out)
     except UserError as error:
         if not error.where.startswith(str(part)):
@@ -289,14 +375,54 @@ def _check_readable(args: argparse.Namespace, source: Any, dtype: Any, part: Pat
         ) from None
 
 
-def _describe_changes(adapted: int, cast: Any) -> list[str]:
-    """Return lines that say which values differ from those of the source.
+def _write_card(
+    args: argparse.Namespace,
+    source: Any,
+    layout: str,
+    dtype_name: str,
+    changes: Sequence[str],
+    part: Path,
+) -> None:
+    """Write the model card.
 
     Args:
-      adapted: The number of arrays to which weights of LoRA were added.
+      args: The command line.
+      source: The source of the conversion.
+      layout: The layout of the source.
+      dtype_name: The type of the numbers.
+      changes: What `_describe_changes` returned.
+      part: The folder to write into.
+    """
+    from rosetta.convert import llama, model_card
+
+    sizes, sources = source.sizes, {"meta": "Meta's files", "hf": "Hugging Face's files"}
+    origin = model_card.Origin(
+        sources.get(layout, "a checkpoint of Pax"), "rosetta convert llama", "text-generation"
+    )
+    facts = {
+        "layers": f"{sizes.layers}",
+        "sizes": (
+            f"{sizes.dim} features, {sizes.heads} heads of {sizes.head_dim}, {sizes.kv_heads} "
+            f"heads of keys, MLP of {sizes.hidden}, {sizes.vocab:,} rows of the vocabulary"
+        ),
+        "parameters": f"{llama.count_parameters(sizes):,}, {dtype_name}",
+        "made from": getattr(source, "name", args.source.resolve().name),
+        "converted by": model_card.describe_converter(),
+    }
+    text = model_card.render_card(args.out.resolve().name, origin, "llama", facts, changes)
+    (part / "README.md").write_text(text, encoding="utf-8")
+
+
+def _describe_changes(source: Any, cast: Any) -> list[str]:
+    """Return lines that say what differs from the source.
+
+    Args:
+      source: The source of the conversion.
       cast: The Cast that was used.
     """
-    lines = []
+    adapted = getattr(source, "adapted", 0)
+    lines = [f"left out: {line}" for line in getattr(source, "dropped", ())]
+    lines += getattr(source, "notes", ())
     if adapted:
         lines.append(f"LoRA's weights were added to those of {adapted} arrays")
     if cast.rounded:

@@ -4,10 +4,11 @@ The converter reads a field, or knows the values that it has in the models it co
 that it does not change the model. Any other field could change the model, so a configuration that
 sets one is refused. A field whose value is null is not set.
 
-The rules of LLaMA are here, and those of T5 in `rosetta.convert.t5_config`.
+The rules of LLaMA and Mistral are here, those of T5 in `rosetta.convert.t5_config`, and those of
+GPT-2 and GPT-NeoX in `rosetta.convert.gpt_config`.
 
-Sources: transformers, models/llama/configuration_llama.py and configuration_utils.py (names and
-defaults); llama, llama/model.py.
+Sources: transformers, models/{llama,mistral}/configuration_*.py and configuration_utils.py (names
+and defaults); llama, llama/model.py.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from rosetta.core.errors import INVALID, UNSUPPORTED, UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ROTARY_BASE = 10_000.0
-_CHOOSE_LLAMA = "convert a LLaMA or LLaMA-2"
+_CHOOSE_LLAMA = "convert a LLaMA or a Mistral"
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,15 @@ _HF_READ_FIELDS = frozenset(
         "rope_parameters",
         "rope_scaling",
         "rope_theta",
+        "sliding_window",
         "tie_word_embeddings",
         "vocab_size",
     )
 )
-# The values that a field may have in a LLaMA or LLaMA-2. A field of another architecture has the
+# The values that a field may have in a LLaMA or Mistral. A field of another architecture has the
 # values that switch its feature off; an empty tuple allows null only.
 _HF_FIXED_VALUES: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
-    "architectures": (["LlamaForCausalLM"], ["LLaMAForCausalLM"]),
     "attention_bias": (False,),
     "attention_dropout": (0,),
     "attn_logit_softcapping": (),
@@ -86,7 +86,6 @@ _HF_FIXED_VALUES: dict[str, tuple[Any, ...]] = {
     "quantization_config": (),
     "residual_multiplier": (1,),
     "rope_interleaved": (False,),
-    "sliding_window": (),
     "tie_encoder_decoder": (False,),
     "use_bidirectional_attention": (False,),
     "use_qk_norm": (False,),
@@ -165,20 +164,24 @@ _HF_HARMLESS_FIELDS = (
     | HF_BOOKKEEPING_FIELDS
     | frozenset(("decoder_start_token_id", "is_decoder", "max_sequence_length", "pretraining_tp"))
 )
-HF_RULES = FieldRules(
-    "LLaMA-2", _HF_READ_FIELDS, _HF_FIXED_VALUES, _HF_HARMLESS_FIELDS, _CHOOSE_LLAMA
-)
-# The fields within rope_parameters and rope_scaling.
-ROTARY_RULES = FieldRules(
-    "LLaMA-2",
-    read=frozenset(("rope_theta", "rope_type", "type")),
-    fixed={"partial_rotary_factor": (1,)},
-    harmless=frozenset(),
-    remedy=_CHOOSE_LLAMA,
-)
+# The rules by `model_type`.
+HF_RULES = {
+    model_type: FieldRules(
+        model,
+        _HF_READ_FIELDS,
+        {**_HF_FIXED_VALUES, "architectures": architectures},
+        _HF_HARMLESS_FIELDS,
+        _CHOOSE_LLAMA,
+    )
+    for model_type, model, architectures in (
+        ("llama", "LLaMA", (["LlamaForCausalLM"], ["LLaMAForCausalLM"])),
+        ("mistral", "Mistral", (["MistralForCausalLM"],)),
+    )
+}
 
+# params.json does not say by which factor `use_scaled_rope` scales: LLaMA 3.1 has 8, 3.2 has 32.
 META_RULES = FieldRules(
-    "LLaMA-2",
+    "LLaMA",
     read=frozenset(
         (
             "dim",
@@ -188,10 +191,11 @@ META_RULES = FieldRules(
             "n_kv_heads",
             "n_layers",
             "norm_eps",
+            "rope_theta",
             "vocab_size",
         )
     ),
-    fixed={"rope_theta": (ROTARY_BASE,), "use_scaled_rope": (False,)},
+    fixed={"use_scaled_rope": (False,)},
     harmless=frozenset(("max_batch_size", "max_seq_len")),
     remedy=_CHOOSE_LLAMA,
 )
@@ -249,20 +253,32 @@ def check_hf_fields(config: Mapping[str, Any], where: str) -> None:
         where: The path of the file, for the error.
 
     Raises:
-        UserError: The configuration is not that of a LLaMA or LLaMA-2, or has an unknown field.
+        UserError: The configuration is not that of a LLaMA or Mistral, or has an unknown field.
     """
-    if config.get("model_type") != "llama":
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or model_type not in HF_RULES:
         raise UserError(
-            f"'model_type' is {shorten_value(config.get('model_type'))}, and a LLaMA has 'llama'",
+            f"'model_type' is {shorten_value(model_type)}, and one of "
+            f"{', '.join(map(repr, HF_RULES))} is expected",
             where,
             _CHOOSE_LLAMA,
             kind=UNSUPPORTED,
+            value="model_type",
         )
-    check_fields(config, HF_RULES, where)
-    check_rotary_base(config.get("rope_theta"), where)
-    for name in ("rope_parameters", "rope_scaling"):
-        if config.get(name) is not None:
-            _check_rotary_fields(config[name], name, where)
+    check_fields(config, HF_RULES[model_type], where)
+    check_token_fields(config, where)
+
+
+def check_token_fields(config: Mapping[str, Any], where: str) -> None:
+    """Check the fields of config.json on tokens and lengths, and whether embeddings are tied.
+
+    Args:
+        config: The fields of the file.
+        where: The path of the file, for the error.
+
+    Raises:
+        UserError: A field is not a whole number, or not true or false.
+    """
     for name in sorted(HF_COPIED_FIELDS):
         value = config.get(name)
         numbers = value if isinstance(value, list) else [value]
@@ -284,61 +300,8 @@ def check_hf_fields(config: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _check_rotary_fields(rotary: Any, name: str, where: str) -> None:
-    """Check a field of config.json that describes the rotary embedding.
-
-    Args:
-        rotary: The value of the field.
-        name: The name of the field.
-        where: The path of the file, for the error.
-
-    Raises:
-        UserError: The value is not an object, or not LLaMA-2's rotary embedding.
-    """
-    if not isinstance(rotary, dict):
-        raise UserError(
-            f"{name!r} is {shorten_value(rotary)}, and a JSON object is expected",
-            where,
-            _CHOOSE_LLAMA,
-            kind=INVALID,
-            value=name,
-        )
-    check_fields(rotary, ROTARY_RULES, f"{where}, {name}")
-    for key in ("rope_type", "type"):
-        if rotary.get(key, "default") != "default":
-            raise UserError(
-                (
-                    f"the rotary embedding is of the type {shorten_value(rotary[key])}, and "
-                    "LLaMA-2 has 'default'"
-                ),
-                where,
-                _CHOOSE_LLAMA,
-                kind=UNSUPPORTED,
-            )
-    check_rotary_base(rotary.get("rope_theta"), where)
-
-
-def check_rotary_base(base: Any, where: str) -> None:
-    """Check that the base of the rotary embedding is LLaMA-2's, or not set (None).
-
-    Args:
-        base: The base.
-        where: The file that has it, for the error.
-
-    Raises:
-        UserError: The base is another.
-    """
-    if base is not None and (isinstance(base, bool) or base != ROTARY_BASE):
-        raise UserError(
-            f"the rotary base is {shorten_value(base)}, and LLaMA-2 has {ROTARY_BASE:g}",
-            where,
-            _CHOOSE_LLAMA,
-            kind=UNSUPPORTED,
-        )
-
-
 def read_epsilon(fields: Mapping[str, Any], name: str, where: str) -> float:
-    """Return the epsilon of the RMS norms.
+    """Return the epsilon of the norms.
 
     Args:
         fields: The fields of the configuration.

@@ -1,4 +1,7 @@
-"""Read and write LLaMA models as Hugging Face has them.
+"""Read LLaMA and Mistral models as Hugging Face has them, and write LLaMA models.
+
+A Mistral is a LLaMA whose attention may be limited to a window of the last tokens. For texts that
+fit into the window, both compute the same.
 
 A model is a folder with config.json and the weights, in safetensors or pytorch_model.bin, in one
 file or several.
@@ -10,16 +13,13 @@ transformers' models/llama/convert_llama_weights_to_hf.py.
 
 from __future__ import annotations
 
-import contextlib
-import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.convert import config_fields, json_documents, safetensors, weight_files
-from rosetta.convert.config_fields import ROTARY_BASE
+from rosetta.convert import config_fields, json_documents, rotary_embedding, weight_files
 from rosetta.convert.dtype_conversion import view_as_bits
 from rosetta.convert.llama import (
     EMBEDDING,
@@ -31,10 +31,11 @@ from rosetta.convert.llama import (
     list_tensor_shapes,
     split_tensor_name,
 )
-from rosetta.core.errors import CONFLICT, INVALID, MISSING, UserError
+from rosetta.convert.tokenizer_copy import ID_FIELDS
+from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from rosetta.convert import torch_file
@@ -50,6 +51,11 @@ _LAYER_NAMES = {
     "feed_forward.w3": "mlp.up_proj",
     "attention_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
+}
+# The values of fields that config.json lacks, by `model_type`.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "llama": {"num_key_value_heads": None, "sliding_window": None},
+    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
 }
 # Buffers that older versions of transformers saved. The model computes them again.
 _ROTARY_BUFFER = re.compile(
@@ -101,11 +107,13 @@ class _Config:
         sizes: The sizes of the model.
         ties_embedding: Whether the embedding is also the kernel of the logits.
         copied_fields: The fields that another config.json of the model needs too.
+        window: The number of last tokens that attention sees, or None for all.
     """
 
     sizes: ModelSizes
     ties_embedding: bool
     copied_fields: dict[str, Any]
+    window: int | None
 
 
 def _read_config(folder: Path) -> _Config:
@@ -114,9 +122,13 @@ def _read_config(folder: Path) -> _Config:
     config = json_documents.read_document(path)
     config_fields.check_hf_fields(config, str(path))
     epsilon = config_fields.read_epsilon(config, "rms_norm_eps", str(path))
+    rotary = rotary_embedding.parse_hf_fields(config, str(path))
+    defaults = _DEFAULTS[config["model_type"]]
+    window = _read_window({**defaults, **config}, str(path))
     try:
         heads = config["num_attention_heads"]
-        kv_heads, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
+        kv_heads = config.get("num_key_value_heads", defaults["num_key_value_heads"])
+        head_dim = config.get("head_dim")
         sizes = ModelSizes(
             layers=config["num_hidden_layers"],
             dim=config["hidden_size"],
@@ -126,6 +138,7 @@ def _read_config(folder: Path) -> _Config:
             hidden=config["intermediate_size"],
             vocab=config["vocab_size"],
             epsilon=epsilon,
+            rotary=rotary,
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
         raise UserError(
@@ -139,8 +152,44 @@ def _read_config(folder: Path) -> _Config:
         for name in sorted(config_fields.HF_COPIED_FIELDS)
         if config.get(name) is not None
     }
+    if window is not None:
+        longest = copied_fields.get("max_position_embeddings", window)
+        copied_fields["max_position_embeddings"] = min(longest, window)
     ties_embedding = bool(config.get("tie_word_embeddings"))
-    return _Config(sizes.check(str(path)), ties_embedding, copied_fields)
+    return _Config(sizes.check(str(path)), ties_embedding, copied_fields, window)
+
+
+def _read_window(config: Mapping[str, Any], where: str) -> int | None:
+    """Return the number of last tokens that attention sees, or None for all.
+
+    Args:
+        config: The fields of config.json, and the defaults of the fields that it lacks.
+        where: The path of the file, for the error.
+
+    Raises:
+        UserError: The number is not valid, or the model is a LLaMA, which has no window.
+    """
+    window = config["sliding_window"]
+    if window is None:
+        return None
+    if config["model_type"] != "mistral":
+        raise UserError(
+            f"'sliding_window' is {config_fields.shorten_value(window)}, and a LLaMA has null",
+            where,
+            "convert a LLaMA or a Mistral",
+            kind=UNSUPPORTED,
+            value="sliding_window",
+        )
+    if type(window) is not int or window < 1:
+        raise UserError(
+            f"'sliding_window' is {config_fields.shorten_value(window)}, and a whole number above "
+            "0 is expected",
+            where,
+            "download or copy it again",
+            kind=INVALID,
+            value="sliding_window",
+        )
+    return window
 
 
 class Source:
@@ -149,6 +198,7 @@ class Source:
     Attributes:
         sizes: The sizes of the model.
         extra: The fields of config.json that another config.json of the model needs too.
+        notes: Lines for the user.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -163,6 +213,12 @@ class Source:
         self.folder = folder
         config = _read_config(folder)
         self.sizes, self.extra = config.sizes, config.copied_fields
+        self.notes = []
+        if config.window is not None:
+            self.notes.append(
+                f"the model's attention sees the last {config.window:,} tokens: the result is the "
+                "same for texts of at most so many tokens, and not for longer ones"
+            )
         self._ties_embedding = config.ties_embedding
         self._tensors = weight_files.open_tensors(folder)
 
@@ -248,23 +304,19 @@ def write_model(
         dtype: The type of the numbers.
         extra: More fields of config.json, which take precedence.
     """
-    shapes = list_tensor_shapes(sizes)
-    byte_counts = {name: math.prod(shape) * dtype.itemsize for name, shape in shapes.items()}
-    files = weight_files.assign_files(byte_counts)
-    remaining = iter(tensors)
-    for file_name, names in files.items():
-        hf_shapes = {to_hf_name(name): shapes[name] for name in names}
-        writer = safetensors.Writer(folder / file_name, hf_shapes, dtype)
-        with contextlib.closing(writer):
-            for name in names:
-                _, tensor = next(remaining)
-                heads = _count_rotated_heads(name, sizes)
-                writer.add(to_hf_name(name), permute_to_halves(tensor, heads) if heads else tensor)
-    hf_files = {
-        file_name: [to_hf_name(name) for name in names] for file_name, names in files.items()
-    }
-    weight_files.write_index(folder, hf_files, sum(byte_counts.values()))
-    json_documents.write_document(folder / "config.json", _make_config(sizes, dtype, extra or {}))
+    shapes = {to_hf_name(name): shape for name, shape in list_tensor_shapes(sizes).items()}
+    weight_files.write_tensors(folder, shapes, _permute_tensors(sizes, tensors), dtype)
+    config = _make_config(sizes, dtype, extra or {})
+    json_documents.write_document(folder / "config.json", config)
+    generation_config = {name: config[name] for name in ID_FIELDS if config.get(name) is not None}
+    json_documents.write_document(folder / "generation_config.json", generation_config)
+
+
+def _permute_tensors(sizes: ModelSizes, tensors: Iterable[tuple[str, Any]]) -> Iterator[Any]:
+    """Yield tensors with their rows in Hugging Face's order."""
+    for name, tensor in tensors:
+        heads = _count_rotated_heads(name, sizes)
+        yield permute_to_halves(tensor, heads) if heads else tensor
 
 
 def _make_config(sizes: ModelSizes, dtype: Any, extra: dict[str, Any]) -> dict[str, Any]:
@@ -283,7 +335,7 @@ def _make_config(sizes: ModelSizes, dtype: Any, extra: dict[str, Any]) -> dict[s
         "head_dim": sizes.head_dim,
         "vocab_size": sizes.vocab,
         "rms_norm_eps": sizes.epsilon,
-        "rope_theta": ROTARY_BASE,
+        **rotary_embedding.make_hf_fields(sizes.rotary),
         "max_position_embeddings": 4096,
         "attention_bias": False,
         "mlp_bias": False,

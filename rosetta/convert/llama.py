@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from rosetta.convert.config_fields import ROTARY_BASE
+from rosetta.convert import rotary_embedding
 from rosetta.core.errors import DIFFERS, INVALID, UNSUPPORTED, UserError
+from rosetta.nn.rotary_positions import RotaryEmbedding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -30,13 +31,14 @@ EMBEDDING, NORM, OUTPUT = "tok_embeddings", "norm", "output"
 # Limits far above any LLaMA. With them, a list of all tensors fits into memory.
 _MAX_LAYERS = 10_000
 _MAX_SIZE = 1 << 31
-_CHOOSE_LLAMA = "choose the folder of a complete LLaMA or LLaMA-2"
+_CHOOSE_LLAMA = "choose the folder of a complete LLaMA"
+LLAMA2_EPSILON, LLAMA2_ROTARY = 1e-5, RotaryEmbedding()
 _QKV = ("attention.wq", "attention.wk", "attention.wv")
 
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """The numbers that give the shapes of all tensors of a LLaMA model, and the epsilon.
+    """The numbers that give the shapes of all tensors of a LLaMA model, and what else it computes.
 
     Attributes:
         layers: The number of layers.
@@ -47,6 +49,7 @@ class ModelSizes:
         hidden: The width of the gated feed-forward layer.
         vocab: The number of token ids.
         epsilon: The epsilon of the RMS norms.
+        rotary: The rotary embedding.
     """
 
     layers: int
@@ -56,7 +59,8 @@ class ModelSizes:
     head_dim: int
     hidden: int
     vocab: int
-    epsilon: float = 1e-5
+    epsilon: float = LLAMA2_EPSILON
+    rotary: RotaryEmbedding = LLAMA2_ROTARY
 
     def make_fdl_settings(self) -> dict[str, Any]:
         """Return the hyper-parameters of Pax's experiment for this model, as --fdl takes them."""
@@ -72,6 +76,7 @@ class ModelSizes:
             "VOCAB_SIZE": self.vocab,
             "RMS_NORM_EPSILON": self.epsilon,
             **attention,
+            **rotary_embedding.make_fdl_settings(self.rotary),
         }
 
     def check(self, where: str) -> ModelSizes:
@@ -83,7 +88,9 @@ class ModelSizes:
         Raises:
             UserError: No LLaMA can have these sizes.
         """
-        whole_numbers = {name: value for name, value in vars(self).items() if name != "epsilon"}
+        whole_numbers = {
+            name: value for name, value in vars(self).items() if name not in {"epsilon", "rotary"}
+        }
         invalid = [
             f"{name} {value!r}"
             for name, value in whole_numbers.items()
@@ -335,8 +342,8 @@ def check_no_leftover(leftover: Iterable[str], where: str) -> None:
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         advice = (
-            "merge adapters into the weights and convert a plain LLaMA or LLaMA-2, with the "
-            "number of layers that its configuration says"
+            "merge adapters into the weights and convert a plain LLaMA, with the number of layers "
+            "that its configuration says"
         )
         raise UserError(
             f"a LLaMA with this configuration does not have the tensor {names[0]!r}{more}",
@@ -363,16 +370,10 @@ def read_tensors(source: Source, where: str) -> Iterator[tuple[str, Array]]:
         yield name, tensor
 
 
-def compute_rotary_frequencies(head_dim: int) -> Array:
-    """Return the frequencies of LLaMA-2's rotary embedding, float64 [head_dim / 2].
+def check_rotary(stored: Array, sizes: ModelSizes, name: str, where: str) -> None:
+    """Check that stored rotary frequencies are the model's; they may be rounded to bfloat16.
 
     The model computes them. Some checkpoints store them as a tensor, too.
-    """
-    return 1.0 / ROTARY_BASE ** (np.arange(0, head_dim, 2) / head_dim)
-
-
-def check_rotary(stored: Array, sizes: ModelSizes, name: str, where: str) -> None:
-    """Check that stored rotary frequencies are LLaMA-2's; they may be rounded to bfloat16.
 
     Args:
         stored: The stored frequencies.
@@ -381,16 +382,16 @@ def check_rotary(stored: Array, sizes: ModelSizes, name: str, where: str) -> Non
         where: The file or folder that contains the tensor, for the error.
 
     Raises:
-        UserError: The frequencies are not LLaMA-2's.
+        UserError: The frequencies are not those of the configuration.
     """
-    expected = compute_rotary_frequencies(sizes.head_dim)
+    expected = sizes.rotary.compute_frequencies(sizes.head_dim)
     if stored.shape != expected.shape or not np.allclose(
         stored.astype(np.float64), expected, rtol=1e-2, atol=0
     ):
         raise UserError(
-            f"{name} has other rotary frequencies than LLaMA-2",
+            f"{name} has other rotary frequencies than the configuration gives",
             where,
-            "convert a LLaMA or LLaMA-2",
-            kind=UNSUPPORTED,
+            "download or copy the model again",
+            kind=DIFFERS,
             value=name,
         )

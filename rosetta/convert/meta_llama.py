@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.convert import config_fields, json_documents, torch_file
+from rosetta.convert import config_fields, json_documents, rotary_embedding, torch_file
 from rosetta.convert.dtype_conversion import view_as_bits
 from rosetta.convert.llama import (
     EMBEDDING,
+    LLAMA2_ROTARY,
     OUTPUT,
     ModelSizes,
     check_no_leftover,
@@ -24,6 +25,7 @@ from rosetta.convert.llama import (
     split_tensor_name,
 )
 from rosetta.core.errors import CONFLICT, DAMAGED, DIFFERS, INVALID, MISSING, UNSUPPORTED, UserError
+from rosetta.nn.rotary_positions import RotaryEmbedding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,9 +85,12 @@ class Source:
         where = str(params_file)
         self.folder = folder
         self.parts = [torch_file.read_tensors(path) for path in _list_parts(folder)]
-        config_fields.check_rotary_base(params.get("rope_theta"), where)
         config_fields.check_fields(params, config_fields.META_RULES, where)
         epsilon = config_fields.read_epsilon(params, "norm_eps", where)
+        rotary = LLAMA2_ROTARY
+        if params.get("rope_theta") is not None:
+            base = rotary_embedding.parse_base(params["rope_theta"], "rope_theta", where)
+            rotary = RotaryEmbedding(base)
         self._check_number_of_parts(params)
         try:
             heads = params["n_heads"]
@@ -98,6 +103,7 @@ class Source:
                 hidden=len(self.parts) * self._part_shape("layers.0.feed_forward.w1")[0],
                 vocab=self._count_ids(params["dim"]),
                 epsilon=epsilon,
+                rotary=rotary,
             ).check(str(folder))
         except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
             raise UserError(
@@ -333,6 +339,8 @@ def _make_params(sizes: ModelSizes) -> dict[str, Any]:
     }
     if sizes.kv_heads != sizes.heads:
         params["n_kv_heads"] = sizes.kv_heads
+    if sizes.rotary != LLAMA2_ROTARY:
+        params["rope_theta"] = sizes.rotary.base
     if -(-base_width // 256) * 256 == sizes.hidden:
         return params | {"multiple_of": 256}
     return params | {
@@ -389,6 +397,13 @@ def _check_split(sizes: ModelSizes, count: int) -> None:
                 f"Meta's files cannot have {sizes.heads} heads of {sizes.head_dim} features at a "
                 f"width of {sizes.dim}"
             ),
+            "--to meta",
+            "give --to hf",
+            kind=UNSUPPORTED,
+        )
+    if sizes.rotary.scaling is not None:
+        raise UserError(
+            "Meta's files do not have the numbers of a scaled rotary embedding",
             "--to meta",
             "give --to hf",
             kind=UNSUPPORTED,

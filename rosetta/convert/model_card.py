@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rosetta.core import environment_info, lock_record
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 _HEADER = """\
 ---
 library_name: transformers
-pipeline_tag: text2text-generation
+pipeline_tag: {task}
 tags:
 - {model_type}
 ---
@@ -33,13 +34,29 @@ def describe_converter() -> str:
     return f"rosetta, distribution {distribution}, commit {commit}"
 
 
+@dataclass(frozen=True)
+class Origin:
+    """How a model was made.
+
+    Attributes:
+        source: What it was converted from, for example "a checkpoint of T5X".
+        command: The command that converted it.
+        task: The Hub's name of what the model does.
+    """
+
+    source: str
+    command: str
+    task: str
+
+
 def render_card(
-    title: str, model_type: str, facts: Mapping[str, str], changes: Sequence[str]
+    title: str, origin: Origin, model_type: str, facts: Mapping[str, str], changes: Sequence[str]
 ) -> str:
     """Return the text of a model card.
 
     Args:
         title: The title.
+        origin: How the model was made.
         model_type: The `model_type` of config.json, as a tag.
         facts: What the model is and what it was made from, by a label.
         changes: Lines that say what the conversion changed or left out.
@@ -48,7 +65,7 @@ def render_card(
     lines = [
         f"# {_escape_cell(title)}",
         "",
-        "The weights were converted from a checkpoint of T5X by `rosetta convert t5`.",
+        f"The weights were converted from {origin.source} by `{origin.command}`.",
         "",
         "| | |",
         "|---|---|",
@@ -57,7 +74,8 @@ def render_card(
     if changes:
         lines += ["", "What the conversion changed or left out:", ""]
         lines += [f"- {_escape_cell(change)}" for change in changes]
-    return _HEADER.format(model_type=model_type) + "\n" + "\n".join(lines) + "\n"
+    header = _HEADER.format(task=origin.task, model_type=model_type)
+    return header + "\n" + "\n".join(lines) + "\n"
 
 
 def _escape_cell(text: str) -> str:

@@ -1,40 +1,29 @@
-"""Read and write LLaMA models as checkpoints of Paxml.
+"""Read and write the weights of a language model in a checkpoint of Paxml.
 
 A checkpoint is a folder `checkpoint_N`. Its folder `state` has one zarr folder for each array. The
 name of that folder is the path of the array in the tree of the training state. The layers of a
 model are arrays of their own, or, with USE_REPEATED_LAYER, stacked in arrays whose first dimension
 is for the layers.
+
+`rosetta.convert.pax_llama` and `rosetta.convert.pax_gpt` know the arrays of a kind of model.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rosetta.convert import json_documents, zarr_arrays
 from rosetta.convert.config_fields import shorten_value
-from rosetta.convert.llama import (
-    TOP_ARRAYS,
-    ModelSizes,
-    check_no_leftover,
-    find_array,
-    list_array_shapes,
-    list_layer_arrays,
-    list_tensor_shapes,
-    pack_array,
-    split_tensor_name,
-    unpack_array,
-)
 from rosetta.core import run_folders
 from rosetta.core.errors import DAMAGED, DIFFERS, INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.health import checkpoint_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 # The beginnings of the paths of arrays: of the whole model, of one layer, and of stacked layers.
@@ -44,13 +33,10 @@ _DTYPES = ("<f4", "<f2", "bfloat16")
 # paxml/checkpoint_version.py: one folder for each array, and the shapes in the metadata.
 VERSION = 1.1
 _COPY_AGAIN = "copy the checkpoint again"
-_COMPLETE_CHECKPOINT = "name a complete checkpoint of a LLaMA"
-# Pax's experiments for LLaMA-2, by dim, layers, kv_heads and hidden.
-_EXPERIMENTS = {
-    (4096, 32, 32, 11008): "LLaMA7B",
-    (5120, 40, 40, 13824): "LLaMA13B",
-    (8192, 80, 8, 28672): "LLaMA70B",
-}
+_COMPLETE_CHECKPOINT = "name a complete checkpoint"
+# The scales and the histories of largest values with which products are computed in FP8.
+_FP8_STATE = re.compile(r"\.\w+_(amax_history|scale)$")
+_OPTIMIZER_PREFIX = "opt_states_"
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -81,161 +67,133 @@ def find_checkpoint(path: Path) -> Path:
     )
 
 
-class _ArrayPlace(NamedTuple):
-    """The array that has a tensor.
-
-    Attributes:
-        layer: The layer of the tensor; None outside the layers.
-        path: The path within the layer, or in the model.
-        full_path: The path in the model.
-        position: Which of the tensors in the array it is.
-    """
-
-    layer: int | None
-    path: str
-    full_path: str
-    position: int
-
-
-class Source:
-    """A checkpoint of Paxml; see `rosetta.convert.llama.Source`.
+class Checkpoint:
+    """The weights of a language model in a checkpoint.
 
     The weights of LoRA adapters are added to the arrays that they adapt.
 
     Attributes:
-        sizes: The sizes of the model.
+        folder: The folder `state` of the checkpoint.
+        where: The checkpoint, for errors.
+        shapes: The shapes of the model's arrays by their paths.
+        repeated: Whether the layers are stacked.
         adapted: The number of arrays that have a LoRA adapter.
     """
 
-    def __init__(self, path: Path, epsilon: float = 1e-5) -> None:
+    def __init__(self, path: Path) -> None:
         """Read everything but the values of the arrays.
 
         Args:
             path: The folder of a run or of a checkpoint.
-            epsilon: The epsilon of the RMS norms, which checkpoints do not have.
 
         Raises:
-            UserError: The folder has no checkpoint of a LLaMA.
+            UserError: The folder has no checkpoint.
         """
         self.folder = find_checkpoint(path) / "state"
-        self._where = str(self.folder.parent)
+        self.where = str(self.folder.parent)
         if not self.folder.is_dir():
             raise UserError(
                 "the checkpoint has no folder 'state' of Paxml's",
-                self._where,
+                self.where,
                 "name a checkpoint of Pax",
                 kind=MISSING,
             )
+        self._names = {path.name for path in self.folder.iterdir()}
         self.shapes = {
-            folder.name.removeprefix(_ARRAY_PREFIX): self._read_shape(folder)
-            for folder in self.folder.iterdir()
-            if folder.name.startswith(_ARRAY_PREFIX)
+            name.removeprefix(_ARRAY_PREFIX): _read_shape(self.folder / name)
+            for name in sorted(self._names)
+            if name.startswith(_ARRAY_PREFIX) and not _FP8_STATE.search(name)
         }
         self.repeated = any(name.startswith(_REPEATED_PREFIX) for name in self.shapes)
-        try:
-            self.sizes = self._infer_sizes(epsilon).check(self._where)
-        except (KeyError, ValueError, IndexError):
-            raise UserError(
-                "not a checkpoint of a LLaMA of Pax's",
-                self._where,
-                "name a checkpoint that was saved without OCDBT",
-                kind=UNSUPPORTED,
-            ) from None
-        self._check_layers()
         self.adapted = sum(name.endswith(".lora_a") for name in self.shapes)
-        self._names = {path.name for path in self.folder.iterdir()}
-        # The last array that was unpacked: q, k and v come from one.
-        self._unpacked: tuple[str, tuple[Any, ...]] = ("", ())
         # The arrays of which no chunk is missing.
         self._complete = set[str]()
 
-    def _infer_sizes(self, epsilon: float) -> ModelSizes:
-        """Return the sizes of the model from those of the arrays.
-
-        Raises:
-            KeyError, ValueError, IndexError: The arrays are not those of a LLaMA.
-        """
-        vocab, dim = self.shapes["embedding_lookup.emb_var"]
-        combined = self._layer_shape("self_attention.combined_qkv.w")
-        if combined:
-            heads, head_dim = combined[2:]
-            kv_heads = heads
-        else:
-            heads, head_dim = self._layer_shape("self_attention.query.w")[1:]
-            key_shape = self._layer_shape("self_attention.key.w")
-            kv_heads = key_shape[1] if len(key_shape) > 2 else 1
+    @property
+    def layer_count(self) -> int:
+        """The number of layers, 0 if there is none."""
         if self.repeated:
-            layers = self.shapes[f"{_REPEATED_PREFIX}layer_norm.scale"][0]
-        else:
-            layers = self._count_layers()
-        return ModelSizes(
-            layers=layers,
-            dim=dim,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            hidden=self._layer_shape("ff_layer.ffn_layer1_gate.linear.w")[1],
-            vocab=vocab,
-            epsilon=epsilon,
-        )
-
-    def _count_layers(self) -> int:
-        """Return the number of layers that are arrays of their own."""
+            stacked = (name for name in self.shapes if name.startswith(_REPEATED_PREFIX))
+            return self.shapes[next(stacked)][0]
         matches = (re.match(r"transformer\.x_layers_(\d+)\.", name) for name in self.shapes)
         return 1 + max((int(match[1]) for match in matches if match), default=-1)
 
-    def _check_layers(self) -> None:
-        """Raise UserError if an array of a layer does not fit the others."""
-        expected = list_array_shapes(self.sizes)
-        for name in list_layer_arrays(self.sizes):
-            for layer in range(self.sizes.layers):
-                if self._layer_shape(name, layer) != expected[name]:
-                    raise self._make_size_error(name)
+    def make_full_path(self, path: str, layer: int | None) -> str:
+        """Return the path in the model of an array.
 
-    def _make_size_error(self, path: str) -> UserError:
-        """Return the error for an array whose shape does not fit the others."""
-        return UserError(
-            f"the shape of {path} does not fit the other arrays",
-            self._where,
-            _COMPLETE_CHECKPOINT,
-            kind=DIFFERS,
-            value=path,
+        Args:
+            path: The path within the layer, or in the model.
+            layer: The layer; None outside the layers.
+        """
+        return _make_full_path(path, layer, repeated=self.repeated)
+
+    def find_shape(self, path: str, layer: int | None = 0) -> tuple[int, ...]:
+        """Return the shape of an array, of stacked layers that of one layer; () if there is none.
+
+        The arguments are those of `make_full_path`.
+        """
+        shape = self.shapes.get(self.make_full_path(path, layer), ())
+        return shape[1:] if self.repeated and layer is not None else shape
+
+    def check_array(self, path: str, layer: int | None, shape: tuple[int, ...]) -> None:
+        """Check that an array is complete and has a shape.
+
+        Args:
+            path: The path within the layer, or in the model.
+            layer: The layer; None outside the layers.
+            shape: The expected shape; of stacked layers, that of one layer.
+
+        Raises:
+            UserError: The array is missing or has another shape, or the file of a chunk is missing.
+        """
+        full_path = self.make_full_path(path, layer)
+        if full_path not in self.shapes:
+            raise UserError(
+                f"the checkpoint does not have {full_path}",
+                self.where,
+                _COMPLETE_CHECKPOINT,
+                kind=MISSING,
+                value=full_path,
+            )
+        is_stacked = self.repeated and layer is not None
+        expected = (self.layer_count, *shape) if is_stacked else shape
+        if self.shapes[full_path] != expected:
+            raise UserError(
+                f"the shape of {path} does not fit the other arrays",
+                self.where,
+                _COMPLETE_CHECKPOINT,
+                kind=DIFFERS,
+                value=path,
+            )
+        self._check_chunks(full_path)
+
+    def read(self, path: str, layer: int | None) -> Any:
+        """Return the values of an array, with its LoRA adapter added if there is one.
+
+        The adapter's two factors are [inputs, rank] and [outputs, rank]. The arguments are those
+        of `make_full_path`.
+
+        Raises:
+            UserError: The array is damaged.
+        """
+        full_path = self.make_full_path(path, layer)
+        array, module = self._read_array(full_path, layer), full_path.removesuffix("w")
+        if f"{module}lora_a" not in self.shapes:
+            return array
+        down, up = (
+            self._read_array(f"{module}lora_{letter}", layer).astype(np.float32) for letter in "ab"
         )
-
-    @staticmethod
-    def _read_shape(folder: Path) -> tuple[int, ...]:
-        """Return the shape of an array. Raise UserError if it is not valid, or not of _DTYPES."""
-        metadata = json_documents.read_document(folder / ".zarray")
-        shape, dtype = metadata.get("shape"), metadata.get("dtype")
-        if not isinstance(shape, list) or not all(
-            type(length) is int and length >= 0 for length in shape
-        ):
+        try:
+            update = (down @ up.swapaxes(-1, -2)).reshape(array.shape)
+            return (array + update).astype(array.dtype)
+        except ValueError:
             raise UserError(
-                f"the shape is {shorten_value(shape)}, and a list of whole numbers is expected",
-                str(folder / ".zarray"),
+                f"lora_a of {list(down.shape)} and lora_b of {list(up.shape)} do not fit the "
+                f"array of {list(array.shape)} that they adapt",
+                str(self.folder / (_ARRAY_PREFIX + full_path)),
                 _COPY_AGAIN,
-                kind=INVALID,
-            )
-        if dtype not in _DTYPES:
-            raise UserError(
-                (
-                    f"the numbers are of the type {shorten_value(dtype)}, and one of "
-                    f"{', '.join(_DTYPES)} is expected"
-                ),
-                str(folder / ".zarray"),
-                "name a checkpoint of a LLaMA",
-                kind=UNSUPPORTED,
-            )
-        return tuple(shape)
-
-    def _prefix(self, layer: int) -> str:
-        """Return the beginning of the paths of a layer's arrays."""
-        return _REPEATED_PREFIX if self.repeated else _LAYER_PREFIX.format(layer)
-
-    def _layer_shape(self, path: str, layer: int = 0) -> tuple[int, ...]:
-        """Return the shape of a layer's array; () if there is none."""
-        shape = self.shapes.get(self._prefix(layer) + path, ())
-        return shape[1:] if self.repeated else shape
+                kind=DAMAGED,
+            ) from None
 
     def _read_array(self, full_path: str, layer: int | None) -> Any:
         """Return the values of an array; of stacked layers, those of one layer."""
@@ -259,7 +217,7 @@ class Source:
     def _check_chunks(self, full_path: str) -> None:
         """Raise UserError if the file of a chunk is missing.
 
-        TensorStore would read such a chunk as zeros. Paxml, Orbax and `write_checkpoint` write
+        TensorStore would read such a chunk as zeros. Paxml, Orbax and `Writer` write
         chunks of zeros too.
         """
         if full_path in self._complete:
@@ -288,71 +246,19 @@ class Source:
             )
         self._complete.add(full_path)
 
-    def _read_merged(self, full_path: str, layer: int | None) -> Any:
-        """Return the values of an array, with its LoRA adapter added if there is one.
+    def list_unused(
+        self, top_paths: Iterable[str], layer_paths: Iterable[str], layer_count: int
+    ) -> list[str]:
+        """Return the names of the weights that a conversion does not use.
 
-        The adapter's two factors are [inputs, rank] and [outputs, rank].
+        Args:
+            top_paths: The paths of the arrays that it uses, outside the layers.
+            layer_paths: The paths within a layer.
+            layer_count: The number of layers.
         """
-        array, module = self._read_array(full_path, layer), full_path.removesuffix("w")
-        if f"{module}lora_a" not in self.shapes:
-            return array
-        down, up = (
-            self._read_array(f"{module}lora_{letter}", layer).astype(np.float32) for letter in "ab"
-        )
-        try:
-            update = (down @ up.swapaxes(-1, -2)).reshape(array.shape)
-            return (array + update).astype(array.dtype)
-        except ValueError:
-            raise UserError(
-                f"lora_a of {list(down.shape)} and lora_b of {list(up.shape)} do not fit the "
-                f"array of {list(array.shape)} that they adapt",
-                str(self.folder / (_ARRAY_PREFIX + full_path)),
-                _COPY_AGAIN,
-                kind=DAMAGED,
-            ) from None
-
-    def _find_place(self, name: str) -> _ArrayPlace:
-        """Return the array that has a tensor. Raise UserError if the checkpoint lacks it."""
-        layer, name_in_layer = split_tensor_name(name)
-        path, names = find_array(name_in_layer, self.sizes)
-        full_path = path if layer is None else self._prefix(layer) + path
-        if full_path not in self.shapes:
-            raise UserError(
-                f"the checkpoint does not have {full_path}",
-                self._where,
-                _COMPLETE_CHECKPOINT,
-                kind=MISSING,
-            )
-        return _ArrayPlace(layer, path, full_path, names.index(name_in_layer))
-
-    def find_shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor by Meta's name.
-
-        Raises:
-            UserError: The checkpoint does not have the tensor, or its array has another shape than
-                the model needs or lacks a chunk.
-        """
-        place = self._find_place(name)
-        if place.layer is None:
-            array_shape = self.shapes[place.path]
-        else:
-            array_shape = self._layer_shape(place.path, place.layer)
-        if array_shape != list_array_shapes(self.sizes)[place.path]:
-            raise self._make_size_error(place.path)
-        self._check_chunks(place.full_path)
-        return list_tensor_shapes(self.sizes)[name]
-
-    def check_unused(self) -> None:
-        """Check the arrays that the conversion leaves out.
-
-        The states of the optimizer are left out: they are not weights.
-
-        Raises:
-            UserError: An array is not one of a LLaMA, nor of a LoRA adapter of one.
-        """
-        expected = set(TOP_ARRAYS)
-        for layer in range(1 if self.repeated else self.sizes.layers):
-            expected |= {self._prefix(layer) + path for path in list_layer_arrays(self.sizes)}
+        expected = set(top_paths)
+        for layer in range(1 if self.repeated else layer_count):
+            expected |= {self.make_full_path(path, layer) for path in layer_paths}
         adapters = set[str]()
         for path in expected:
             pair = {path.removesuffix("w") + name for name in ("lora_a", "lora_b")}
@@ -360,60 +266,80 @@ class Source:
                 adapters |= pair
         used = {_ARRAY_PREFIX + path for path in expected | adapters}
         weights = {name for name in self._names if name.startswith("mdl_vars.")}
-        check_no_leftover(weights - used, self._where)
+        return sorted(name for name in weights - used if not _FP8_STATE.search(name))
 
-    def read(self, name: str) -> Any:
-        """Return a tensor by Meta's name.
-
-        Raises:
-            UserError: The array of the tensor is missing or damaged.
-        """
-        place = self._find_place(name)
-        key = f"{place.full_path} {place.layer}"
-        if self._unpacked[0] != key:
-            array = self._read_merged(place.full_path, place.layer)
-            self._unpacked = key, unpack_array(place.path, array, self.sizes)
-        return self._unpacked[1][place.position]
+    def describe_dropped(self) -> list[str]:
+        """Return what a conversion leaves out, because it is not part of the model."""
+        optimizer_count = sum(name.startswith(_OPTIMIZER_PREFIX) for name in self._names)
+        fp8_count = sum(bool(_FP8_STATE.search(name)) for name in self._names)
+        dropped = []
+        if optimizer_count:
+            dropped.append(f"the state of the optimizer ({optimizer_count} arrays)")
+        if fp8_count:
+            dropped.append(f"the state of FP8 ({fp8_count} arrays)")
+        return dropped
 
 
-def _make_metadata(sizes: ModelSizes, full_paths: Iterable[str]) -> dict[str, Any]:
-    """Return the metadata that Paxml writes beside the state: the shapes of its arrays."""
-    shapes = list_array_shapes(sizes)
-    tree: dict[str, Any] = {}
-    for full_path in full_paths:
-        node = tree
-        *parents, last = f"params.lm.{full_path}".split(".")
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        path = re.sub(r"^transformer\..*?x_layers_\d+\.", "", full_path)
-        stacked = [sizes.layers] if full_path.startswith(_REPEATED_PREFIX) else []
-        node[last] = {
-            "_array_metadata_tag": True,
-            "is_optax_masked_node": False,
-            "unpadded_shape": [*stacked, *shapes[path]],
-            "dtype": "float32",
-        }
-    return {"version": VERSION, "train_state_metadata": {"mdl_vars": tree}}
+def _make_full_path(path: str, layer: int | None, *, repeated: bool) -> str:
+    """Return the path in the model of an array; `layer` is None outside the layers."""
+    if layer is None:
+        return path
+    return (_REPEATED_PREFIX if repeated else _LAYER_PREFIX.format(layer)) + path
 
 
-class _ArrayWriter:
-    """Write the arrays of a checkpoint.
+def _read_shape(folder: Path) -> tuple[int, ...]:
+    """Return the shape of an array. Raise UserError if it is not valid, or not of _DTYPES."""
+    metadata = json_documents.read_document(folder / ".zarray")
+    shape, dtype = metadata.get("shape"), metadata.get("dtype")
+    if not isinstance(shape, list) or not all(
+        type(length) is int and length >= 0 for length in shape
+    ):
+        raise UserError(
+            f"the shape is {shorten_value(shape)}, and a list of whole numbers is expected",
+            str(folder / ".zarray"),
+            _COPY_AGAIN,
+            kind=INVALID,
+        )
+    if dtype not in _DTYPES:
+        raise UserError(
+            (
+                f"the numbers are of the type {shorten_value(dtype)}, and one of "
+                f"{', '.join(_DTYPES)} is expected"
+            ),
+            str(folder / ".zarray"),
+            "name a checkpoint of a language model",
+            kind=UNSUPPORTED,
+        )
+    return tuple(shape)
 
-    Attributes:
-        stores: The TensorStores of the arrays that were created, by their paths in the model.
+
+class Writer:
+    """Write `checkpoints/checkpoint_00000000` for CHECKPOINT_RESTORE_PATH.
+
+    It has weights in float32 and no state of an optimizer.
     """
 
-    def __init__(self, state: Path, sizes: ModelSizes, *, repeated: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        shapes: Mapping[str, tuple[int, ...]],
+        layer_count: int,
+        *,
+        repeated: bool,
+    ) -> None:
         """Prepare to write.
 
         Args:
-            state: The folder `state` of the checkpoint.
-            sizes: The sizes of the model.
-            repeated: Whether the layers are stacked.
+            folder: The folder to write into.
+            shapes: The shape of each array, by its path within a layer or outside the layers.
+            layer_count: The number of layers.
+            repeated: Stack the layers, as USE_REPEATED_LAYER needs them.
         """
-        self.stores: dict[str, Any] = {}
-        self._state, self._sizes, self._repeated = state, sizes, repeated
-        self._shapes = list_array_shapes(sizes)
+        self._checkpoint = folder / "checkpoints" / "checkpoint_00000000"
+        self._state = self._checkpoint / "state"
+        self._shapes, self._layer_count, self._repeated = shapes, layer_count, repeated
+        self._stores: dict[str, Any] = {}
+        (self._checkpoint / "metadata").mkdir(parents=True)
 
     def write(self, path: str, layer: int | None, array: Any) -> None:
         """Write an array, or one layer of a stacked array.
@@ -424,66 +350,47 @@ class _ArrayWriter:
             array: The values in float32.
         """
         is_stacked = self._repeated and layer is not None
-        full_path = path
-        if layer is not None:
-            prefix = _REPEATED_PREFIX if self._repeated else _LAYER_PREFIX.format(layer)
-            full_path = prefix + path
+        full_path = _make_full_path(path, layer, repeated=self._repeated)
         folder = self._state / (_ARRAY_PREFIX + full_path)
-        if full_path not in self.stores:
+        if full_path not in self._stores:
             shape = self._shapes[path]
             chunks = zarr_arrays.choose_chunks(shape, 4)
             if is_stacked:
-                shape, chunks = (self._sizes.layers, *shape), [1, *chunks]
-            self.stores[full_path] = zarr_arrays.create_array(folder, shape, chunks, "<f4")
-        store = self.stores[full_path]
+                shape, chunks = (self._layer_count, *shape), [1, *chunks]
+            self._stores[full_path] = zarr_arrays.create_array(folder, shape, chunks, "<f4")
+        store = self._stores[full_path]
         with zarr_arrays.report_failed_writes(folder):
             (store[layer] if is_stacked else store).write(array).result()
 
+    def finish(self) -> None:
+        """Write the number of the step, and the metadata."""
+        step = zarr_arrays.create_array(self._state / "step", (), [], "<u4")
+        with zarr_arrays.report_failed_writes(self._state / "step"):
+            step.write(np.uint32(0)).result()
+        text = json.dumps(self._make_metadata())
+        (self._checkpoint / "metadata" / "metadata").write_text(text, encoding="utf-8")
 
-def write_checkpoint(
-    folder: Path, sizes: ModelSizes, tensors: Iterable[tuple[str, Any]], *, repeated: bool = False
-) -> None:
-    """Write `checkpoints/checkpoint_00000000` for CHECKPOINT_RESTORE_PATH.
-
-    It has weights in float32 and no state of an optimizer.
-
-    Args:
-        folder: The folder to write into.
-        sizes: The sizes of the model.
-        tensors: The name and value of each tensor, in the order of `list_tensor_shapes` and in
-            float32.
-        repeated: Stack the layers, as USE_REPEATED_LAYER needs them.
-    """
-    checkpoint = folder / "checkpoints" / "checkpoint_00000000"
-    state = checkpoint / "state"
-    (checkpoint / "metadata").mkdir(parents=True)
-    writer = _ArrayWriter(state, sizes, repeated=repeated)
-    # The tensors of an array wait for the others of the array, for example q for k and v.
-    waiting: dict[str, dict[str, Any]] = {}
-    for name, tensor in tensors:
-        layer, name_in_layer = split_tensor_name(name)
-        path, names = find_array(name_in_layer, sizes)
-        own_tensors = waiting.setdefault(path, {})
-        own_tensors[name_in_layer] = tensor
-        if len(own_tensors) == len(names):
-            del waiting[path]
-            ordered = [own_tensors[own_name] for own_name in names]
-            writer.write(path, layer, pack_array(path, ordered, sizes))
-    step = zarr_arrays.create_array(state / "step", (), [], "<u4")
-    with zarr_arrays.report_failed_writes(state / "step"):
-        step.write(np.uint32(0)).result()
-    text = json.dumps(_make_metadata(sizes, writer.stores))
-    (checkpoint / "metadata" / "metadata").write_text(text, encoding="utf-8")
+    def _make_metadata(self) -> dict[str, Any]:
+        """Return the metadata that Paxml writes beside the state: the shapes of its arrays."""
+        tree: dict[str, Any] = {}
+        for full_path, store in self._stores.items():
+            node = tree
+            *parents, last = f"params.lm.{full_path}".split(".")
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            node[last] = {
+                "_array_metadata_tag": True,
+                "is_optax_masked_node": False,
+                "unpadded_shape": list(store.shape),
+                "dtype": "float32",
+            }
+        return {"version": VERSION, "train_state_metadata": {"mdl_vars": tree}}
 
 
-def describe_experiment(sizes: ModelSizes) -> str:
-    """Return how to choose the experiment of Pax that fits a checkpoint.
-
-    It is the name of a known experiment, or the `--fdl` options for any other.
-    """
-    name = _EXPERIMENTS.get((sizes.dim, sizes.layers, sizes.kv_heads, sizes.hidden))
-    if name and sizes.vocab == 32000 and math.isclose(sizes.epsilon, 1e-5):
-        return f"the experiment is {name}"
-    settings = sizes.make_fdl_settings().items()
-    options = " ".join(f"--fdl.{setting}={value}" for setting, value in settings)
-    return f"give the experiment {options}"
+def format_options(settings: Mapping[str, Any]) -> str:
+    """Return hyper-parameters as the `--fdl` options of a command line."""
+    options = []
+    for name, value in settings.items():
+        text = "[" + ",".join(map(str, value)) + "]" if isinstance(value, list) else str(value)
+        options.append(f"--fdl.{name}={text}")
+    return " ".join(options)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 GIN_FILE = "model.gin"
 _NOT_RECORDED = "not recorded"
+_ORIGIN = model_card.Origin(
+    "a checkpoint of T5X", "rosetta convert t5", task="text2text-generation"
+)
 
 
 def describe_changes(conversion: Conversion) -> list[str]:
@@ -90,7 +93,7 @@ def write_card(conversion: Conversion, title: str, changes: Sequence[str]) -> No
         }
     facts["converted by"] = model_card.describe_converter()
     model_type = t5_config.choose_model_type(architecture)
-    text = model_card.render_card(title, model_type, facts, changes)
+    text = model_card.render_card(title, _ORIGIN, model_type, facts, changes)
     (conversion.part.path / "README.md").write_text(text, encoding="utf-8")
 
 

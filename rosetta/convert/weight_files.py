@@ -5,14 +5,19 @@ The weights are in safetensors or in pytorch_model.bin, in one file or in severa
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rosetta.convert import json_documents, safetensors, torch_file
 from rosetta.core.errors import CONFLICT, DAMAGED, MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+    import numpy as np
 
 LARGEST_FILE = 5 * 10**9  # bytes of one file of weights, as in Hugging Face's own
 _COPY_AGAIN = "download or copy it again"
@@ -193,3 +198,30 @@ def write_index(folder: Path, files: dict[str, list[str]], total_size: int) -> N
             folder / "model.safetensors.index.json",
             {"metadata": {"total_size": total_size}, "weight_map": weight_map},
         )
+
+
+def write_tensors(
+    folder: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    tensors: Iterable[Any],
+    dtype: np.dtype[Any],
+) -> None:
+    """Write the files of weights of a model, and their index.
+
+    Args:
+        folder: The folder of the model.
+        shapes: The shape of each tensor by name, in the order of the files.
+        tensors: The tensors in this order and in `dtype`. One is in memory at a time.
+        dtype: The type of the numbers.
+    """
+    byte_counts = {name: math.prod(shape) * dtype.itemsize for name, shape in shapes.items()}
+    files = assign_files(byte_counts)
+    remaining = iter(tensors)
+    for file_name, names in files.items():
+        writer = safetensors.Writer(
+            folder / file_name, {name: shapes[name] for name in names}, dtype
+        )
+        with contextlib.closing(writer):
+            for name in names:
+                writer.add(name, next(remaining))
+    write_index(folder, files, sum(byte_counts.values()))

@@ -1,6 +1,7 @@
-"""LLaMA-2: experiments with gated SiLU, RMS norms in float32, rotary positions and no biases.
+"""LLaMA: experiments with gated SiLU, RMS norms in float32, rotary positions and no biases.
 
-With USE_MQA, groups of NUM_HEADS / NUM_KV_HEADS query heads share keys and values.
+The values are those of LLaMA-2. ROPE_THETA and ROPE_SCALING give the positions of LLaMA 3. With
+USE_MQA, groups of NUM_HEADS / NUM_KV_HEADS query heads share keys and values.
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from jax import numpy as jnp
-from paxml.contrib.gpu.scripts_gpu.saxml_layers import LLaMARotaryEmbedding
 from praxis import layers, pax_fiddle
 from praxis.layers import activations, multi_query_attention
 
+from rosetta.pax import rotary
 from rosetta.pax.experiment import Difference, Experiment
 from rosetta.pax.switches import find_layer_stack
 
@@ -37,6 +38,8 @@ class LLaMA7B(Experiment):
     USE_GATED_ACTIVATION = True
     SEPARATE_EMBEDDING = True
     RMS_NORM_EPSILON = 1e-5
+    ROPE_THETA = 10_000
+    ROPE_SCALING: Any = None  # LLaMA 3.1: [8, 1, 4, 8192]
     ATTEN_LOGIT_CAP = 0.0  # no cap
     SOFTMAX_CAP_LOGITS: float | None = 0.0  # no cap
 
@@ -79,7 +82,9 @@ class LLaMA7B(Experiment):
             "use_bias": False,
             "internal_enable_query_scale": True,
             "use_rotary_position_emb": True,
-            "rotary_position_emb_tpl": pax_fiddle.Config(LLaMARotaryEmbedding),
+            "rotary_position_emb_tpl": rotary.configure_rotary_embedding(
+                self.ROPE_THETA, self.ROPE_SCALING
+            ),
         }
         if self.USE_MQA:
             attention = pax_fiddle.Config(

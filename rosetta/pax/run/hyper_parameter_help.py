@@ -80,6 +80,12 @@ HELP: dict[str, dict[str, str]] = {
         "SOFTMAX_CAP_LOGITS": "Cap of the logits of the output. None or 0: none.",
         "LAYERNORM_EPSILON": "Epsilon of the layer norms.",
         "RMS_NORM_EPSILON": "Epsilon of the RMS norms.",
+        "ROPE_THETA": "Base of the wavelengths of rotary positions. LLaMA 3 has 500,000.",
+        "ROPE_SCALING": (
+            "Scaling of rotary positions: the factor, the low and the high factor of the "
+            "frequencies, and the original length. None: no scaling. LLaMA 3.1 has "
+            "`[8,1,4,8192]`."
+        ),
         "INIT_STD": "Standard deviation of initial weights.",
         "SOFTMAX_INIT_STD": "Standard deviation of the initial embedding.",
         "DROPOUT_PROB": "Dropout inside the layers.",

@@ -22,9 +22,8 @@ from rosetta.commands import convert_llama as convert_command
 from rosetta.convert import (
     config_fields,
     huggingface,
-    llama,
     meta_llama,
-    pax_checkpoint,
+    pax_llama,
     safetensors,
     torch_file,
 )
@@ -88,7 +87,6 @@ OTHER_MODELS: list[tuple[str, Any]] = [
     ("qk_norm", True),
     ("use_qk_norm", True),
     ("clip_qkv", 8.0),
-    ("rope_theta", 500000.0),
     ("rope_theta", True),
     ("rope_interleaved", True),
     ("rope_scaling", {"type": "linear", "factor": 2.0}),
@@ -167,7 +165,7 @@ SAME_MODEL: list[dict[str, Any]] = [
     {"head_dim": None, "num_key_value_heads": None},
     {"something_of_2031": None},
     {"architectures": ["LLaMAForCausalLM"], "max_sequence_length": 2048},
-    dict.fromkeys(config_fields.HF_RULES.harmless, 1),
+    dict.fromkeys(config_fields.HF_RULES["llama"].harmless, 1),
 ]
 
 
@@ -182,9 +180,9 @@ def test_a_config_of_the_same_model_is_taken(
 
 def test_each_field_has_one_meaning() -> None:
     groups = (
-        config_fields.HF_RULES.read,
-        frozenset(config_fields.HF_RULES.fixed),
-        config_fields.HF_RULES.harmless,
+        config_fields.HF_RULES["llama"].read,
+        frozenset(config_fields.HF_RULES["llama"].fixed),
+        config_fields.HF_RULES["llama"].harmless,
     )
     assert len(frozenset().union(*groups)) == sum(map(len, groups))
 
@@ -203,7 +201,6 @@ def test_fields_on_lengths_and_tokens_are_copied(models: Path, tmp_path: Path) -
 
 
 META: list[tuple[str, Any]] = [
-    ("rope_theta", 500000.0),
     ("rope_theta", "10000"),
     ("use_scaled_rope", True),
     ("vocab_size", 97),
@@ -270,7 +267,7 @@ def add_tensors(path: Path, module: Any, added: dict[str, Any]) -> None:
             writer.add(name, tensor)
 
 
-FREQUENCIES = llama.compute_rotary_frequencies(SIZES.head_dim)
+FREQUENCIES = SIZES.rotary.compute_frequencies(SIZES.head_dim)
 HF_EXTRA = {
     "bias": "model.layers.0.self_attn.q_proj.bias",
     "query norm": "model.layers.1.self_attn.q_norm.weight",
@@ -422,7 +419,7 @@ def test_what_is_written_is_read_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A disk that changes a bit must not be followed by "all values are unchanged"."""
-    module: Any = {"hf": huggingface, "meta": meta_llama, "pax": pax_checkpoint}[layout]
+    module: Any = {"hf": huggingface, "meta": meta_llama, "pax": pax_llama}[layout]
     function = "write_checkpoint" if layout == "pax" else "write_model"
     write = getattr(module, function)
 

@@ -15,7 +15,7 @@ required_modules.need_modules("tensorstore", "ml_dtypes")
 import numpy as np
 
 from rosetta import cli
-from rosetta.convert import pax_checkpoint
+from rosetta.convert import pax_llama
 from rosetta.launch import hub_inputs
 from tests.support import llama_weights, t5_weights
 
@@ -67,7 +67,7 @@ def test_a_llama_becomes_a_checkpoint_of_pax(
     model = tmp_path / "hf"
     assert cli.main(["convert", "llama", str(meta), str(model), "--to", "hf"]) == 0
     checkpoint = hub_inputs.resolve_weights("CHECKPOINT_RESTORE_PATH", str(model))
-    source = pax_checkpoint.Source(Path(checkpoint))
+    source = pax_llama.Source(Path(checkpoint))
     assert source.sizes == sizes
     for name, tensor in weights.items():
         assert np.array_equal(source.read(name), tensor.astype(np.float32)), name
