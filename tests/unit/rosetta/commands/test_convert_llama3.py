@@ -1,4 +1,4 @@
-"""`rosetta convert llama` with LLaMA 3 and Mistral, what it writes beside the weights, and what it leaves out."""
+"""`rosetta convert llama` with LLaMA 3 and Mistral: what it writes, and what it leaves out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rotary embedding in config.json: both versions of transformers, LLaMA 3.1's scaling, and what is refused."""
+"""The rotary embedding in config.json: both versions of transformers, and what is refused."""
 
 from __future__ import annotations
 
