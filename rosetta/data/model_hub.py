@@ -57,14 +57,14 @@ TOKENIZER_FILES = (
 )
 _SETTINGS_FILES = ("config.json", "generation_config.json")
 # The formats of weights, the preferred one first. A model often has its weights in both.
-_WEIGHT_FILES = (
+WEIGHT_FILES = (
     re.compile(r"model.*\.safetensors(\.index\.json)?"),
     re.compile(r"pytorch_model.*\.bin(\.index\.json)?"),
 )
 # How long the commit of a branch is used without asking the Hub again, in seconds. The processes of
 # a job start within that time.
 _FRESH_SECONDS = 600
-_TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 30
 _DOWNLOADS = 4  # files at a time
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,95}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
@@ -90,7 +90,7 @@ class HubName:
 
 
 @dataclass(frozen=True)
-class _StoredFile:
+class StoredFile:
     """A file as the Hub lists it.
 
     Attributes:
@@ -158,6 +158,48 @@ def fetch_model(text: str, where: str, purpose: str) -> Path:
         return snapshot or repository.download(commit, purpose)
 
 
+def import_library(where: str) -> Any:
+    """Return the module huggingface_hub.
+
+    Args:
+        where: The setting or option that names the model, for the error.
+
+    Raises:
+        UserError: The package is not installed, or a file of certificates is missing.
+    """
+    path_checks.check_certificates()
+    try:
+        hub = importlib.import_module("huggingface_hub")
+    except ImportError:
+        raise UserError(
+            "the huggingface_hub package is not installed",
+            where,
+            "pip install huggingface_hub, or name a local folder of the model",
+            kind=MISSING,
+            value="huggingface_hub",
+        ) from None
+    if not os.isatty(2):
+        importlib.import_module("huggingface_hub.utils").disable_progress_bars()
+    return hub
+
+
+def list_files(info: Any) -> list[StoredFile]:
+    """Return the files that the Hub's description of a model lists.
+
+    Args:
+        info: The ModelInfo of huggingface_hub, with the metadata of files.
+    """
+    return [
+        StoredFile(
+            sibling.rfilename,
+            sibling.size or 0,
+            sibling.lfs.sha256 if sibling.lfs else "",
+            sibling.blob_id or "",
+        )
+        for sibling in info.siblings or ()
+    ]
+
+
 @contextlib.contextmanager
 def hold_lock(path: Path, message: str) -> Iterator[None]:
     """Hold a lock on a file while the block runs. The lock also counts on other machines.
@@ -192,7 +234,7 @@ class _Repository:
         self.cache = cache
         # huggingface_hub has its files in the same folder.
         self.folder = cache / f"models--{name.repository.replace('/', '--')}"
-        self._files: list[_StoredFile] | None = None
+        self._files: list[StoredFile] | None = None
 
     def find_commit(self) -> str:
         """Return the commit of the revision: from the Hub, or the one that the cache has.
@@ -208,7 +250,7 @@ class _Repository:
         if record.is_file():
             known = record.read_text(encoding="utf-8").strip()
             age = time.time() - record.stat().st_mtime
-        if known and (_is_offline() or age < _FRESH_SECONDS):
+        if known and (is_offline() or age < _FRESH_SECONDS):
             return known
         try:
             commit = self._read_listing(self.name.revision)
@@ -254,10 +296,10 @@ class _Repository:
                 revision=commit,
                 cache_dir=self.cache,
                 allow_patterns=[file.name for file in files],
-                token=_get_token(),
-                endpoint=_get_endpoint(),
+                token=get_token(),
+                endpoint=get_endpoint(),
                 max_workers=_DOWNLOADS,
-                etag_timeout=_TIMEOUT_SECONDS,
+                etag_timeout=TIMEOUT_SECONDS,
             )
         except Exception as error:  # noqa: BLE001 (errors of several libraries)
             raise self._explain_error(error) from None
@@ -273,7 +315,7 @@ class _Repository:
 
     def _import_library(self) -> Any:
         """Return huggingface_hub. Raise UserError if it is not installed, or if it is offline."""
-        if _is_offline():
+        if is_offline():
             raise UserError(
                 "the cache lacks the model, and HF_HUB_OFFLINE is set",
                 self.where,
@@ -282,30 +324,17 @@ class _Repository:
                 kind=MISSING,
                 value=str(self.name),
             )
-        path_checks.check_certificates()
-        try:
-            hub = importlib.import_module("huggingface_hub")
-        except ImportError:
-            raise UserError(
-                "the huggingface_hub package is not installed",
-                self.where,
-                "pip install huggingface_hub, or name a local folder of the model",
-                kind=MISSING,
-                value="huggingface_hub",
-            ) from None
-        if not os.isatty(2):
-            importlib.import_module("huggingface_hub.utils").disable_progress_bars()
-        return hub
+        return import_library(self.where)
 
     def _read_listing(self, revision: str) -> str:
         """Read the commit and the files of a revision from the Hub; return the commit."""
         hub = self._import_library()
         try:
-            info = hub.HfApi(endpoint=_get_endpoint(), token=_get_token()).model_info(
+            info = hub.HfApi(endpoint=get_endpoint(), token=get_token()).model_info(
                 self.name.repository,
                 revision=revision,
                 files_metadata=True,
-                timeout=_TIMEOUT_SECONDS,
+                timeout=TIMEOUT_SECONDS,
             )
         except Exception as error:  # noqa: BLE001 (errors of several libraries)
             raise self._explain_error(error) from None
@@ -318,18 +347,10 @@ class _Repository:
                 kind=FAILED,
                 value=commit,
             )
-        self._files = [
-            _StoredFile(
-                sibling.rfilename,
-                sibling.size or 0,
-                sibling.lfs.sha256 if sibling.lfs else "",
-                sibling.blob_id or "",
-            )
-            for sibling in info.siblings or ()
-        ]
+        self._files = list_files(info)
         return commit
 
-    def _choose_files(self, purpose: str) -> list[_StoredFile]:
+    def _choose_files(self, purpose: str) -> list[StoredFile]:
         """Return the files to download for a purpose."""
         files = {file.name: file for file in self._files or ()}
         names = [name for name in (*_SETTINGS_FILES, *TOKENIZER_FILES) if name in files]
@@ -347,7 +368,7 @@ class _Repository:
 
     def _choose_weights(self, names: Iterable[str]) -> Sequence[str]:
         """Return the names of the files of weights, in the preferred format."""
-        for pattern in _WEIGHT_FILES:
+        for pattern in WEIGHT_FILES:
             matching = sorted(name for name in names if pattern.fullmatch(name))
             if matching:
                 return matching
@@ -359,7 +380,7 @@ class _Repository:
             value=str(self.name),
         )
 
-    def _check_space(self, files: Iterable[_StoredFile]) -> None:
+    def _check_space(self, files: Iterable[StoredFile]) -> None:
         """Raise UserError if the disk has no room for the files that are not there yet."""
         blobs = self.folder / "blobs"
         needed = sum(f.size for f in files if not (blobs / (f.sha256 or f.blob or "-")).exists())
@@ -372,9 +393,9 @@ class _Repository:
                 kind=TOO_BIG,
             )
 
-    def _remove_damaged_files(self, snapshot: Path, files: Iterable[_StoredFile]) -> None:
+    def _remove_damaged_files(self, snapshot: Path, files: Iterable[StoredFile]) -> None:
         """Remove the files that differ from what the Hub lists, and raise UserError if any does."""
-        damaged = [file.name for file in files if not _is_intact(snapshot / file.name, file)]
+        damaged = [file.name for file in files if not is_intact(snapshot / file.name, file)]
         for name in damaged:
             with contextlib.suppress(OSError):
                 (snapshot / name).resolve().unlink()
@@ -395,8 +416,8 @@ class _Repository:
         have the address with its query.
         """
         errors = importlib.import_module("huggingface_hub.errors")
-        status = _find_status(error)
-        has_token = bool(_get_token())
+        status = find_status(error)
+        has_token = bool(get_token())
         if isinstance(error, errors.RevisionNotFoundError):
             what, do, kind = (
                 f"the model has no revision {self.name.revision!r}",
@@ -442,7 +463,7 @@ class _Repository:
         return UserError(what, self.where, do, kind=kind, value=str(self.name))
 
 
-def _find_status(error: BaseException | None) -> int | None:
+def find_status(error: BaseException | None) -> int | None:
     """Return the status of the answer that an exception, or one of its causes, is about."""
     while error is not None:
         status = getattr(getattr(error, "response", None), "status_code", None)
@@ -452,7 +473,7 @@ def _find_status(error: BaseException | None) -> int | None:
     return None
 
 
-def _is_intact(path: Path, file: _StoredFile) -> bool:
+def is_intact(path: Path, file: StoredFile) -> bool:
     """Return whether a file has the size and the hash that the Hub lists for it."""
     if not path.is_file() or path.stat().st_size != file.size:
         return False
@@ -465,16 +486,16 @@ def _is_intact(path: Path, file: _StoredFile) -> bool:
     return digest.hexdigest() == (file.sha256 or file.blob)
 
 
-def _get_token() -> str | None:
+def get_token() -> str | None:
     """Return HF_TOKEN; None lets the library use the token of a login."""
     return os.environ.get("HF_TOKEN") or None
 
 
-def _get_endpoint() -> str | None:
+def get_endpoint() -> str | None:
     """Return HF_ENDPOINT; None for the public Hub."""
     return (os.environ.get("HF_ENDPOINT") or "").rstrip("/") or None
 
 
-def _is_offline() -> bool:
+def is_offline() -> bool:
     """Return whether HF_HUB_OFFLINE forbids requests. It counts as in huggingface_hub."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import http.server
 import json
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 LARGE = 4096  # bytes from which a file is stored beside the repository, as with Git LFS
 TOKEN = "hf_ofThisTestOnly1234567890"  # noqa: S105 (nobody's)
@@ -27,6 +29,9 @@ class Hub:
         status: The status of every answer; 0 for the right ones.
         broken: The number of downloads to cut off in the middle.
         damaged: Whether large files have another content than the Hub says.
+        uploaded: The contents of large files that were uploaded, by their SHA-256.
+        refused: The number of uploads of large files to refuse with status 400.
+        altered: Whether commits change the files that they get.
         requests: The requests so far, "METHOD PATH Range".
         address: Its address.
     """
@@ -36,6 +41,9 @@ class Hub:
     status: int = 0
     broken: int = 0
     damaged: bool = False
+    uploaded: dict[str, bytes] = field(default_factory=dict)
+    refused: int = 0
+    altered: bool = False
     requests: list[str] = field(default_factory=list)
     address: str = ""
 
@@ -112,6 +120,98 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self._send_file(match[1], commit, match[3])
         else:
             self._answer(404, b"")
+
+    def do_POST(self) -> None:
+        path = urllib.parse.unquote(urllib.parse.urlparse(self.path).path)
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.hub.requests.append(f"POST {path}")
+        if self.hub.status:
+            self._answer(self.hub.status, b"no")
+        elif path == "/api/validate-yaml":
+            self._send_json({"errors": [], "warnings": []})
+        elif self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            self._answer(403, b"{}")
+        elif path == "/api/repos/create":
+            self._create_model(json.loads(body))
+        elif match := re.fullmatch(r"/api/models/(.+)/preupload/main", path):
+            self._choose_upload_modes(match[1], json.loads(body)["files"])
+        elif match := re.fullmatch(r"/(.+)\.git/info/lfs/objects/batch", path):
+            self._offer_uploads(json.loads(body)["objects"])
+        elif path.startswith("/verify/"):
+            self._answer(200 if json.loads(body)["oid"] in self.hub.uploaded else 404, b"{}")
+        elif match := re.fullmatch(r"/api/models/(.+)/commit/main", path):
+            self._commit(match[1], [json.loads(line) for line in body.splitlines()])
+        else:
+            self._answer(404, b"")
+
+    def do_PUT(self) -> None:
+        self.hub.requests.append(f"PUT {self.path}")
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        digest = self.path.rpartition("/")[2]
+        if self.hub.refused or hashlib.sha256(content).hexdigest() != digest:
+            self.hub.refused -= 1
+            self._answer(400, b"")
+            return
+        self.hub.uploaded[digest] = content
+        self._answer(200, b"")
+
+    def _create_model(self, document: dict[str, str]) -> None:
+        name = f"{document.get('organization') or 'me'}/{document['name']}"
+        is_new = name not in self.hub.models
+        if is_new:
+            self.hub.models[name] = {".gitattributes": b""}
+            if document.get("visibility") == "private":
+                self.hub.private.add(name)
+        self._send_json({"url": f"{self.hub.address}/{name}"}, 200 if is_new else 409)
+
+    def _choose_upload_modes(self, repository: str, files: list[dict[str, object]]) -> None:
+        stored = self.hub.models[repository]
+        modes = []
+        for file in files:
+            name, size = str(file["path"]), int(str(file["size"]))
+            mode = {
+                "path": name,
+                "uploadMode": "lfs" if size >= LARGE else "regular",
+                "shouldIgnore": False,
+            }
+            if name in stored:
+                content = stored[name]
+                large = hashlib.sha256(content).hexdigest()
+                mode["oid"] = large if len(content) >= LARGE else _hash_blob(content)
+            modes.append(mode)
+        self._send_json({"files": modes})
+
+    def _offer_uploads(self, objects: list[dict[str, object]]) -> None:
+        answers = list[dict[str, object]]()
+        for item in objects:
+            answer: dict[str, object] = {**item, "authenticated": True}
+            if item["oid"] not in self.hub.uploaded:
+                answer["actions"] = {
+                    action: {"href": f"{self.hub.address}/{folder}/{item['oid']}"}
+                    for action, folder in (("upload", "lfs"), ("verify", "verify"))
+                }
+            answers.append(answer)
+        self._send_json({"transfer": "basic", "objects": answers})
+
+    def _commit(self, repository: str, lines: list[dict[str, Any]]) -> None:
+        files = dict(self.hub.models[repository])
+        for line in lines:
+            value = line["value"]
+            if line["key"] == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "lfsFile":
+                files[value["path"]] = self.hub.uploaded[value["oid"]]
+            elif line["key"] == "deletedFile":
+                del files[value["path"]]
+        if self.hub.altered:
+            files = {name: content[:-1] for name, content in files.items()}
+        self.hub.models[repository] = files
+        commit = self.hub.commit(repository)
+        address = f"{self.hub.address}/{repository}/commit/{commit}"
+        self._send_json({"commitUrl": address, "commitOid": commit})
+
+    def _send_json(self, document: object, status: int = 200) -> None:
+        self._answer(status, json.dumps(document).encode())
 
     def _find_commit(self, repository: str, revision: str | None) -> str | None:
         """Return the commit, or answer with an error as the Hub does."""

@@ -63,6 +63,7 @@ BENCH = "bench"
 SELFTEST = "selftest"
 PROFILE = "profile"
 DATA = "data"
+CONVERT = "convert"
 PRESETS = (EXPLAIN, RUN, SUBMIT, TUNE)  # the commands that read a preset and the site's file
 
 BUILDER = "build.py"  # every command of build.py
