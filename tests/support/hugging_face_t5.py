@@ -2,7 +2,8 @@
 
 The tests import the cases. A Python with PyTorch and transformers runs this file as a program:
 
-    hugging_face_t5.py write ROOT    make ROOT/CASE/hf, a model folder with random weights, of each
+    hugging_face_t5.py write ROOT [CASE...]
+                                     make ROOT/CASE/hf, a model folder with random weights, of each
                                      case, and ROOT/CASE/hf.npz, what transformers computes from it
     hugging_face_t5.py read ROOT     compute ROOT/CASE/back.npz from the folder ROOT/CASE/back
     hugging_face_t5.py score ROOT    compute ROOT/scores.npy, the logarithm of the probability of
@@ -161,7 +162,7 @@ def _score(root: Path) -> None:
     np.save(root / "scores.npy", -losses.sum(dim=1).numpy())
 
 
-def main(action: str, root: str) -> None:
+def main(action: str, root: str, *cases: str) -> None:
     import torch
 
     torch.manual_seed(0)
@@ -169,8 +170,8 @@ def main(action: str, root: str) -> None:
     if action == "score":
         _score(Path(root))
         return
-    for name, config in CASES.items():
-        folder = Path(root, name)
+    for name in cases or CASES:
+        folder, config = Path(root, name), CASES[name]
         if action == "write":
             _write_model(folder / "hf", config)
             _compute(folder / "hf", folder / "hf.npz")

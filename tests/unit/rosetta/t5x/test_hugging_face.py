@@ -20,17 +20,14 @@ from tests.support import required_modules
 
 required_modules.need_modules("jax", "flax", "ml_dtypes", "tensorstore")
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from rosetta import cli
-from rosetta.convert import t5x_checkpoint, weight_files
-from rosetta.t5x.run import gin_files, gin_reader, network_fields
-from rosetta.t5x.run.model_config import T5Config
-from tests.support import hugging_face_t5, small_t5
+from rosetta.convert import weight_files
+from tests.support import converted_t5, hugging_face_t5
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,36 +73,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@functools.cache
-def _read_checkpoint(folder: Path) -> tuple[T5Config, Any]:
-    """Return the configuration and the parameters of a converted checkpoint."""
-    configuration = gin_reader.read_configuration([folder / "model.gin"], [gin_files.ROOT])
-    fields = {
-        name: configuration.value(f"{network_fields.T5_CONFIG}.{name}")
-        for name in (field.name for field in dataclasses.fields(T5Config))
-        if configuration.binds(f"{network_fields.T5_CONFIG}.{name}")
-    }
-    arrays = t5x_checkpoint.Source(folder).arrays
-    params = {
-        tuple(name.split("/")[1:]): jnp.asarray(array.read())
-        for name, array in arrays.items()
-        if name.startswith("target/")
-    }
-    return T5Config(**fields), unflatten_dict(params)  # type: ignore[arg-type]
-
-
-def _compute_logits(config: T5Config, params: Any, reference: Any) -> Any:
-    """Return the logits of the rows that Hugging Face's model has, [batch, length, vocabulary]."""
-    batch = {
-        "encoder_input_tokens": jnp.asarray(reference["inputs"], jnp.int32),
-        "decoder_input_tokens": jnp.asarray(reference["decoder"], jnp.int32),
-        "decoder_target_tokens": jnp.asarray(reference["targets"], jnp.int32),
-    }
-    module = small_t5.Transformer(config)
-    logits = jax.jit(lambda tree: small_t5.apply_network(module, {"params": tree}, batch))(params)
-    return logits[..., : reference["logits"].shape[-1]]
-
-
 def _measure_error(logits: Any, reference: Any) -> float:
     """Return the largest difference of two logits where no padding is, of the largest logit."""
     is_token = (reference["targets"] > 0)[..., None]
@@ -113,56 +80,28 @@ def _measure_error(logits: Any, reference: Any) -> float:
     return float(np.abs((logits - reference["logits"]) * is_token).max() / largest)
 
 
-def _decode_greedily(config: T5Config, params: Any, reference: Any) -> Any:
-    """Return the tokens with the largest logits, computed one by one with the cache of keys."""
-    module, length = small_t5.Transformer(config), hugging_face_t5.GREEDY_TOKENS
-    inputs = jnp.asarray(reference["inputs"], jnp.int32)
-    variables = {"params": params}
-    encoded = module.apply(variables, inputs, enable_dropout=False, method=module.encode)
-    options: dict[str, Any] = {
-        "enable_dropout": False,
-        "decode": True,
-        "mutable": ["cache"],
-        "method": module.decode,
-    }
-    empty = jnp.ones((len(inputs), length), jnp.int32)
-    _, made = module.apply(variables, encoded, inputs, empty, empty, **options)
-
-    @jax.jit
-    def step(cache: Any, token: Any) -> Any:
-        logits, changed = module.apply(
-            {**variables, "cache": cache},
-            encoded,
-            inputs,
-            token,
-            token,
-            max_decode_length=length,
-            **options,
-        )
-        known = logits[:, 0, : reference["logits"].shape[-1]]
-        return changed["cache"], jnp.argmax(known, axis=-1).astype(jnp.int32)[:, None]
-
-    cache, token, tokens = made["cache"], empty[:, :1] * 0, []
-    for _ in range(length):
-        cache, token = step(cache, token)
-        tokens.append(token)
-    return np.concatenate(tokens, axis=1)
-
-
 @pytest.mark.parametrize("case", hugging_face_t5.CASES)
 def test_logits_and_greedy_tokens(case: str, root: Path) -> None:
     reference = np.load(root / case / "hf.npz")
-    config, params = _read_checkpoint(root / case / "t5x")
-    assert _measure_error(_compute_logits(config, params, reference), reference) < TOLERANCE
-    np.testing.assert_array_equal(_decode_greedily(config, params, reference), reference["answers"])
+    config, params = converted_t5.read_checkpoint(root / case / "t5x")
+    assert (
+        _measure_error(converted_t5.compute_logits(config, params, reference), reference)
+        < TOLERANCE
+    )
+    np.testing.assert_array_equal(
+        converted_t5.decode_greedily(config, params, reference), reference["answers"]
+    )
 
 
 @pytest.mark.parametrize("case", ["t5_1_0-odd", "ul2-wide", "umt5-deep"])
 def test_logits_with_all_switches(case: str, root: Path) -> None:
     reference = np.load(root / case / "hf.npz")
-    config, params = _read_checkpoint(root / case / "t5x")
+    config, params = converted_t5.read_checkpoint(root / case / "t5x")
     config = dataclasses.replace(config, **ALL_SWITCHES)
-    assert _measure_error(_compute_logits(config, params, reference), reference) < TOLERANCE
+    assert (
+        _measure_error(converted_t5.compute_logits(config, params, reference), reference)
+        < TOLERANCE
+    )
 
 
 def _read_bits(folder: Path) -> dict[str, Any]:
@@ -224,9 +163,9 @@ def test_a_fault_in_the_weights_is_seen(
     case: str, change: Callable[[Any], Any], fields: dict[str, Any], root: Path
 ) -> None:
     reference = np.load(root / case / "hf.npz")
-    config, params = _read_checkpoint(root / case / "t5x")
+    config, params = converted_t5.read_checkpoint(root / case / "t5x")
     config = dataclasses.replace(config, **fields)
-    logits = _compute_logits(config, change(params), reference)
+    logits = converted_t5.compute_logits(config, change(params), reference)
     assert _measure_error(logits, reference) > 10 * TOLERANCE
 
 
@@ -234,6 +173,6 @@ def test_a_fault_in_the_weights_is_seen(
 def test_another_gelu_is_seen(case: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nn, "gelu", functools.partial(nn.gelu, approximate=False))
     reference = np.load(root / case / "hf.npz")
-    config, params = _read_checkpoint(root / case / "t5x")
-    logits = _compute_logits(config, params, reference)
+    config, params = converted_t5.read_checkpoint(root / case / "t5x")
+    logits = converted_t5.compute_logits(config, params, reference)
     assert _measure_error(logits, reference) > 2 * TOLERANCE
