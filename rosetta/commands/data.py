@@ -78,7 +78,12 @@ def _add_data_options(action: argparse.ArgumentParser) -> None:
     description = f'the data, as one of these kinds, or a mixture {{"SPEC": RATE, ...}}. {kinds}'
     action.add_argument("data", metavar="SPEC", help=description.replace("%", "%%"))
     action.add_argument(
-        "--vocab", default="byte", help="a SentencePiece model, or byte (default: byte)"
+        "--vocab",
+        default="byte",
+        help=(
+            "a SentencePiece model, a tokenizer.json, hf:OWNER/NAME, a folder of that layout, or "
+            "byte (default: byte)"
+        ),
     )
     action.add_argument("--extra-ids", type=_parse_count, help=_EXTRA_IDS)
     action.add_argument(
@@ -203,7 +208,7 @@ def _add_train_vocabulary_parser(actions: Any) -> None:
 def _add_show_vocabulary_parser(actions: Any) -> None:
     """Add `rosetta vocab show`."""
     show = actions.add_parser("show", help="show sizes, sentinels and fingerprint of a vocabulary")
-    show.add_argument("vocab", help="a SentencePiece model, or byte")
+    show.add_argument("vocab", help="a SentencePiece model, a tokenizer.json, or byte")
     show.add_argument("--extra-ids", type=_parse_count, help=_EXTRA_IDS)
     show.add_argument("text", nargs="?", help="a text whose ids to show")
 
@@ -357,17 +362,26 @@ def _show_batch(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         mean_noise_span_length=args.mean_span,
     )
     batches = pipeline.Batches(recipe, args.batch)
-    batch = batches.make_batch(args.step)
-    names = {"encoder_input_tokens": "inputs", "decoder_target_tokens": "targets"}
-    if not batch["encoder_input_tokens"].size:  # lm has no inputs
-        del names["encoder_input_tokens"]
+    tokens = batches.source.read_rows(batches.list_examples(args.step))
+    sides = {
+        "encoder_input_tokens": ("inputs", tokens.inputs, tokens.input_segments > 0),
+        "decoder_target_tokens": ("targets", tokens.targets, tokens.target_segments > 0),
+    }
+    if not tokens.inputs.size:  # lm has no inputs
+        del sides["encoder_input_tokens"]
+    names = {feature: name for feature, (name, _, _) in sides.items()}
     rows, lines = [], []
     for number in range(args.batch):
-        row = {feature: _decode_row(vocabulary, batch[feature][number]) for feature in names}
+        row = {
+            feature: _decode_row(vocabulary, ids[number][is_token[number]])
+            for feature, (_, ids, is_token) in sides.items()
+        }
         lines += [f"{number} {feature}: {content}" for feature, content in row.items()]
         rows.append(row)
-    filled = {feature: round(float((batch[feature] != 0).mean()), 4) for feature in names}
-    digest = pipeline.hash_batch(batch)
+    filled = {
+        feature: round(float(is_token.mean()), 4) for feature, (_, _, is_token) in sides.items()
+    }
+    digest = pipeline.hash_batch(batches.make_batch(args.step))
     shares = [f"{filled[feature]:.1%} of {name}" for feature, name in names.items()]
     lines.append(
         f"filled: {', '.join(shares)}; step {args.step} hash {digest}; data {batches.fingerprint()}"
@@ -383,7 +397,7 @@ def _show_batch(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _decode_row(vocabulary: Any, row: Any) -> Any:
     """Return the text of a row of ids without padding; the ids if there is no vocabulary."""
-    ids = [int(token) for token in row if token]
+    ids = [int(token) for token in row]
     if vocabulary.name.startswith("ids:"):
         return ids
     return vocabulary.decode([token for token in ids if token != vocabulary.eos])

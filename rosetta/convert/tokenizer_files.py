@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import base64
 import importlib
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.convert import json_documents
@@ -25,8 +27,6 @@ from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.data import vocabularies
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rosetta.data.vocabularies import Vocabulary
 
 MODEL_FILE = "spiece.model"
@@ -70,6 +70,8 @@ def write_tokenizer(vocabulary: Vocabulary, folder: Path) -> list[str]:
         )
     if vocabulary.name == "byte":
         return _write_documents(folder, _describe_byte_tokenizer(vocabulary))
+    if vocabularies.is_json_file(vocabulary.name):
+        return _copy_files(Path(vocabulary.name).parent, folder)
     content = vocabularies.read_content(vocabulary.name)
     proto = _parse_model(content)
     _check_model(proto, vocabulary)
@@ -79,6 +81,15 @@ def write_tokenizer(vocabulary: Vocabulary, folder: Path) -> list[str]:
     }
     (folder / MODEL_FILE).write_bytes(content)
     return [MODEL_FILE, *_write_documents(folder, documents)]
+
+
+def _copy_files(source: Path, folder: Path) -> list[str]:
+    """Copy the files of a tokenizer of the tokenizers library; return their names."""
+    names = (TOKENIZER_FILE, CONFIG_FILE, SPECIAL_TOKENS_FILE, ADDED_TOKENS_FILE)
+    existing = [name for name in names if (source / name).is_file()]
+    for name in existing:
+        shutil.copyfile(source / name, folder / name)
+    return existing
 
 
 def _write_documents(folder: Path, documents: dict[str, Any]) -> list[str]:

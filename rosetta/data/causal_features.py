@@ -17,27 +17,28 @@ if TYPE_CHECKING:
     from rosetta.data.rows import Rows
 
 
-def number_documents(tokens: Array, eos: int) -> Array:
+def number_documents(tokens: Array, segments: Array, eos: int) -> Array:
     """Return the number of each token's document in its row of running text.
 
     Args:
         tokens: int32 [n, length], padded with 0.
+        segments: int32 [n, length], see Rows.
         eos: The id of the end token, which belongs to the document that it ends.
 
     Returns:
         int32 [n, length]: 1, 2, … for the documents of a row, and 0 for padding.
     """
-    is_token = _mask_padding(tokens)
+    is_token = _mask_padding(segments)
     ends = ((tokens == eos) & is_token).astype(np.int32)
     return ((1 + np.cumsum(ends, axis=1, dtype=np.int32) - ends) * is_token).astype(np.int32)
 
 
-def _mask_padding(tokens: Array) -> Array:
-    """Return bool [n, length]: False for the zeros at the end of each row.
+def _mask_padding(segments: Array) -> Array:
+    """Return bool [n, length]: False for the zeros at the end of each row of segments.
 
     A zero before another token is the unknown token of some vocabularies, and not padding.
     """
-    return np.flip(np.cumsum(np.flip(tokens != 0, axis=1), axis=1), axis=1) > 0
+    return np.flip(np.cumsum(np.flip(segments != 0, axis=1), axis=1), axis=1) > 0
 
 
 def make_causal_features(rows: Rows, *, pack: bool, bos: int, eos: int) -> dict[str, Array]:
@@ -57,9 +58,9 @@ def make_causal_features(rows: Rows, *, pack: bool, bos: int, eos: int) -> dict[
     has_prompts = rows.inputs.shape[1] > 0
     if not has_prompts:
         if pack:
-            document_numbers = number_documents(rows.targets, eos)
+            document_numbers = number_documents(rows.targets, rows.target_segments, eos)
         else:
-            document_numbers = _mask_padding(rows.targets).astype(np.int32)
+            document_numbers = _mask_padding(rows.target_segments).astype(np.int32)
         rows = dataclasses.replace(rows, target_segments=document_numbers)
     decoder = seqio_features.make_decoder_features(rows, pack=pack)
     weights: Array = decoder["decoder_loss_weights"]

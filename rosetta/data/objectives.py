@@ -101,10 +101,11 @@ class Objective:
             vocabulary: The vocabulary, which has the sentinels.
 
         Returns:
-            The inputs, int32 [n, inputs], and the targets, int32 [n, targets], padded with 0.
+            The inputs, int32 [n, inputs], and the targets, int32 [n, targets], filled up with
+            `filler` of the vocabulary.
         """
-        inputs: Array = np.zeros((len(windows), self.inputs), np.int32)
-        targets: Array = np.zeros((len(windows), self.targets), np.int32)
+        inputs: Array = np.full((len(windows), self.inputs), vocabulary.filler, np.int32)
+        targets: Array = np.full((len(windows), self.targets), vocabulary.filler, np.int32)
         sizes = np.array([len(window) for window in windows])
         sentinels: Array = np.array(
             vocabulary.sentinel_ids if self.name == "span_corruption" else (), np.int32

@@ -37,7 +37,7 @@ _ROW_KEY, _SYNTHETIC_KEY, _OFFSET_KEY, _PACKING_KEY, _MIXTURE_KEY = 2, 3, 4, 5, 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Rows of tokens, padded with 0.
+    """Rows of tokens, padded with 0. The segments say which zeros are tokens.
 
     Attributes:
         inputs: int32 [n, length of inputs]; the length is 0 for lm.
@@ -53,9 +53,35 @@ class Rows:
     target_segments: Array
 
 
-def make_unpacked_rows(inputs: Array, targets: Array) -> Rows:
-    """Return rows of one example each."""
-    return Rows(inputs, targets, (inputs != 0).astype(np.int32), (targets != 0).astype(np.int32))
+def make_unpacked_rows(inputs: Array, targets: Array, filler: int = vocabularies.PAD) -> Rows:
+    """Return rows of one example each.
+
+    Args:
+        inputs: int32 [n, length of inputs], filled up with `filler`.
+        targets: int32 [n, length of targets], filled up with `filler`.
+        filler: What is no token: `filler` of the vocabulary.
+    """
+    masks = [tokens != filler for tokens in (inputs, targets)]
+    inputs, targets = (
+        np.where(mask, tokens, np.int32(vocabularies.PAD))
+        for mask, tokens in zip(masks, (inputs, targets), strict=True)
+    )
+    return Rows(inputs, targets, *(mask.astype(np.int32) for mask in masks))
+
+
+def make_rows_from_windows(
+    windows: Sequence[Array], keys: Array, objective: Objective, vocabulary: vocabularies.Vocabulary
+) -> Rows:
+    """Return the rows that an objective makes from windows of tokens.
+
+    Args:
+        windows: n int32 arrays.
+        keys: uint64 [n], on which the random choices of each row depend.
+        objective: The objective.
+        vocabulary: The vocabulary.
+    """
+    sides = objective.apply(windows, keys, vocabulary)
+    return make_unpacked_rows(*sides, vocabulary.filler)
 
 
 class Source(Protocol):
@@ -229,7 +255,7 @@ class Windows:
             texts = self._read_texts(start, start + self.stretch)
             windows.append(encode_window(texts, self.objective, self.vocabulary))
         keys = _derive_row_keys(self.seed, epochs, indices)
-        return make_unpacked_rows(*self.objective.apply(windows, keys, self.vocabulary))
+        return make_rows_from_windows(windows, keys, self.objective, self.vocabulary)
 
     def _read_texts(self, start: int, stop: int) -> list[str]:
         """Return the texts of a stretch. If it extends past the end, the corpus begins again."""
@@ -300,7 +326,7 @@ class CachedWindows:
             for start in _find_starts(self, self.length, epochs, indices)
         ]
         keys = _derive_row_keys(self.seed, epochs, indices)
-        return make_unpacked_rows(*self.objective.apply(windows, keys, self.vocabulary))
+        return make_rows_from_windows(windows, keys, self.objective, self.vocabulary)
 
     def describe(self) -> str:
         """Return the source and the size of the cache."""

@@ -255,7 +255,7 @@ class Stream:
             texts = corpus.read_texts(index * mark.stretch, (index + 1) * mark.stretch)
             windows[position] = rows.encode_window(texts, self.objective, self.vocabulary)
             keys[position] = shuffling.derive_key(self.seed, _ROW_KEY, mark.block, index)
-        return rows.make_unpacked_rows(*self.objective.apply(windows, keys, self.vocabulary))
+        return rows.make_rows_from_windows(windows, keys, self.objective, self.vocabulary)
 
     def find_mark(self, example: int) -> dict[str, Any]:
         """Return the last mark at or before a running number, as JSON."""

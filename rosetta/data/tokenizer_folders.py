@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import DAMAGED, INVALID, MISSING, UNSUPPORTED, UserError
-from rosetta.data import model_hub
+from rosetta.core.errors import INVALID, MISSING, UserError
+from rosetta.data import model_hub, tokenizer_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SETTINGS_FILE = "tokenizer_config.json"
 _MODEL_FILES = ("spiece.model", "tokenizer.model")
-_SENTINEL = re.compile("\u2581?<extra_id_([0-9]{1,6})>")
 # The numbers of sentinels that the classes of transformers add if the folder does not say.
 _DEFAULT_SENTINELS = {"T5Tokenizer": 100, "T5TokenizerFast": 100, "ByT5Tokenizer": 125}
 _BYTE_CLASS = "ByT5Tokenizer"
@@ -24,7 +20,7 @@ _BYTE_CLASS = "ByT5Tokenizer"
 
 def is_tokenizer_folder(path: str) -> bool:
     """Return whether a path is a folder with files of a tokenizer in Hugging Face's layout."""
-    names = (*_MODEL_FILES, "tokenizer.json", _SETTINGS_FILE)
+    names = (*_MODEL_FILES, tokenizer_json.FILE_NAME, tokenizer_json.SETTINGS_FILE)
     return any(os.path.isfile(os.path.join(path, name)) for name in names)
 
 
@@ -35,8 +31,8 @@ def find_vocabulary(name: str) -> tuple[str, int | None]:
         name: hf:OWNER/NAME[@REVISION], or a folder of that layout.
 
     Returns:
-        "byte" or the path of the SentencePiece model, and the number of sentinels to add to it;
-        None if the files do not say.
+        "byte", or the path of the SentencePiece model and the number of sentinels to add to it;
+        None if the files do not say. Without such a model, the path of tokenizer.json.
 
     Raises:
         UserError: The model cannot be fetched, its files are damaged, or it has another kind of
@@ -46,38 +42,22 @@ def find_vocabulary(name: str) -> tuple[str, int | None]:
     folder = Path(name)
     if model_hub.is_hub_name(name):
         folder = model_hub.fetch_model(name, where, model_hub.TOKENIZER)
-    settings = _read_settings(folder / _SETTINGS_FILE)
+    settings = tokenizer_json.read_settings(folder / tokenizer_json.SETTINGS_FILE)
     class_name = settings.get("tokenizer_class")
     model = next((folder / file for file in _MODEL_FILES if (folder / file).is_file()), None)
     if class_name == _BYTE_CLASS:
         return "byte", _count_sentinels(settings)
+    if model is None and (folder / tokenizer_json.FILE_NAME).is_file():
+        return str((folder / tokenizer_json.FILE_NAME).absolute()), None
     if model is None:
         raise UserError(
-            "the model has no SentencePiece model (spiece.model or tokenizer.model)",
+            "the model has no vocabulary (spiece.model, tokenizer.model or tokenizer.json)",
             where,
             "name a model with one, or copy its file into the folder",
-            kind=UNSUPPORTED if (folder / "tokenizer.json").is_file() else MISSING,
+            kind=MISSING,
             value=class_name,
         )
     return str(model.absolute()), _count_sentinels(settings)
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    """Return the content of tokenizer_config.json; {} if there is none."""
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (ValueError, RecursionError):
-        settings = None
-    if not isinstance(settings, dict):
-        raise UserError(
-            "not a JSON document with an object",
-            str(path),
-            "download or copy it again",
-            kind=DAMAGED,
-        )
-    return settings
 
 
 def _count_sentinels(settings: dict[str, Any]) -> int | None:
@@ -90,7 +70,7 @@ def _count_sentinels(settings: dict[str, Any]) -> int | None:
     if isinstance(count, bool) or not isinstance(count, (int, type(None))) or (count or 0) < 0:
         raise UserError(
             f"{count!r} is not a valid number of sentinels",
-            f"extra_ids of {_SETTINGS_FILE}",
+            f"extra_ids of {tokenizer_json.SETTINGS_FILE}",
             "give 0 or more",
             kind=INVALID,
             value=count,
@@ -108,6 +88,6 @@ def _list_sentinels(settings: dict[str, Any]) -> Iterator[str]:
     tokens += added.values() if isinstance(added, dict) else ()
     for token in tokens:
         text = token.get("content") if isinstance(token, dict) else token
-        match = _SENTINEL.fullmatch(str(text))
+        match = tokenizer_json.SENTINEL.fullmatch(str(text))
         if match:
             yield match[1]

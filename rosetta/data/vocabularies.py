@@ -1,4 +1,4 @@
-"""Vocabularies, which convert text to ids with SentencePiece or bytes, without TensorFlow.
+"""Vocabularies, which convert text to ids with SentencePiece, tokenizer.json or bytes.
 
 All programs that read data, size a model or decode its output use a `Vocabulary`. A sentinel is an
 id that stands for a masked span in span corruption. T5 calls the sentinels <extra_id_0>,
@@ -23,7 +23,7 @@ import numpy as np
 from rosetta.core import path_checks
 from rosetta.core.errors import CONFLICT, DENIED, INVALID, MISSING, TOO_BIG, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_digits
-from rosetta.data import model_hub, tokenizer_folders
+from rosetta.data import model_hub, tokenizer_folders, tokenizer_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rosetta.data import Array
 
 PAD, EOS, UNK = 0, 1, 2
+NO_ID = -1  # is never a token
 # Byte b is id b + 3, after padding, end token and unknown token (Xue et al., "ByT5", 2022).
 BYTE_OFFSET = 3
 # The number of sentinels in T5's vocabulary. <extra_id_0> is its highest id, <extra_id_1> the next
@@ -53,8 +54,9 @@ class Vocabulary:
     when it is first needed.
 
     Attributes:
-        name: "byte", "ids:SIZE" (ids without text) or the path of a SentencePiece model.
-        extra_ids: The number of sentinels added above the `base_size` ids.
+        name: "byte", "ids:SIZE" (ids without text), or the path of a SentencePiece model or of a
+            tokenizer.json.
+        extra_ids: The number of sentinels added above the `base_size` ids; 0 for a tokenizer.json.
     """
 
     name: str
@@ -72,6 +74,8 @@ class Vocabulary:
             return BYTE_OFFSET + 256
         if self.name.startswith("ids:"):
             return int(self.name[4:])
+        if is_json_file(self.name):
+            return tokenizer_json.load_tokenizer(self.name).size
         return int(_load_model(self.name, self.extra_ids).GetPieceSize()) - self.extra_ids
 
     @property
@@ -93,6 +97,8 @@ class Vocabulary:
         vocabulary without added sentinels, the last 100 byte ids are the sentinels too, as in the
         public ByT5 checkpoints.
         """
+        if is_json_file(self.name):
+            return tokenizer_json.load_tokenizer(self.name).sentinels
         if self.extra_ids or self.name == "byte":
             return {number: self.size - 1 - number for number in range(self.extra_ids or EXTRA_IDS)}
         return find_own_sentinels(self.name) if _is_model_file(self.name) else {}
@@ -119,7 +125,23 @@ class Vocabulary:
         """The id of the end token: 1 as in T5, or what the model file says (LLaMA: 2)."""
         if not _is_model_file(self.name):
             return EOS
+        if is_json_file(self.name):
+            return tokenizer_json.load_tokenizer(self.name).eos
         return int(_load_model(self.name, self.extra_ids).eos_id())
+
+    @property
+    def bos(self) -> int:
+        """The id that a language model reads at the beginning: that of a tokenizer.json, else 0."""
+        if not is_json_file(self.name):
+            return PAD
+        return tokenizer_json.load_tokenizer(self.name).bos
+
+    @property
+    def filler(self) -> int:
+        """What fills rows of tokens while they are made: PAD, or NO_ID if id 0 is a token."""
+        if not is_json_file(self.name):
+            return PAD
+        return PAD if tokenizer_json.load_tokenizer(self.name).pad == PAD else NO_ID
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
         """Return the ids of each text, int32, without an end token.
@@ -139,7 +161,10 @@ class Vocabulary:
                 "name a SentencePiece model or `byte`, or train on synthetic data",
                 kind=UNSUPPORTED,
             )
-        encode = _load_model(self.name, self.extra_ids).EncodeAsIds
+        if is_json_file(self.name):
+            encode = tokenizer_json.load_tokenizer(self.name).encode
+        else:
+            encode = _load_model(self.name, self.extra_ids).EncodeAsIds
         return [np.asarray(encode(text), np.int32) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -164,7 +189,7 @@ class Vocabulary:
                     pieces.append(self._decode_text(text_ids))
                     text_ids = []
                 pieces.append(sentinel_names[number])
-            elif number != PAD:
+            elif number != self.filler:
                 text_ids.append(number)
         if text_ids:
             pieces.append(self._decode_text(text_ids))
@@ -174,6 +199,8 @@ class Vocabulary:
         """Return the text of ids without sentinels."""
         if self.name == "byte":
             return _select_bytes(ids).decode(errors="replace")
+        if is_json_file(self.name):
+            return tokenizer_json.load_tokenizer(self.name).decode(ids)
         known_ids = [number if number < self.size else UNK for number in ids]
         return str(_load_model(self.name, self.extra_ids).DecodeIds(known_ids))
 
@@ -189,13 +216,13 @@ def load_vocabulary(
     """Return the vocabulary that a user names, and check it.
 
     Args:
-        name: "byte", "ids:SIZE", a SentencePiece model file, hf:OWNER/NAME[@REVISION], or a folder
-            with the files of a model of Hugging Face.
+        name: "byte", "ids:SIZE", a SentencePiece model file, a tokenizer.json,
+            hf:OWNER/NAME[@REVISION], or a folder with the files of a model of Hugging Face.
         extra_ids: The number of sentinels to add. None for the usual number: what the files of a
             model of Hugging Face say, none for bytes and for a model file that has its own
             <extra_id_N> pieces, else 100.
-        causal: Whether a causal language model uses the vocabulary. Such a model needs an end token
-            and an id 0 that is not text, but not T5's special ids.
+        causal: Whether a causal language model uses the vocabulary. Such a model needs an end
+            token, but not T5's special ids. Id 0 of a SentencePiece model may not be text.
         recorded: The fingerprint of the vocabulary that a run began with or a cache was made with.
             If `extra_ids` is None, the number of sentinels that gives this fingerprint is added; if
             none does, the usual number.
@@ -233,6 +260,21 @@ def load_vocabulary(
             )
         return Vocabulary(name, extra_ids or 0)
     _check_model_file(name)
+    load = _load_json_vocabulary if is_json_file(name) else _load_model_vocabulary
+    return load(os.path.abspath(name), extra_ids, causal=causal)
+
+
+def _load_model_vocabulary(name: str, extra_ids: int | None, *, causal: bool) -> Vocabulary:
+    """Return the vocabulary of a SentencePiece model, and check it.
+
+    Args:
+        name: The path of the file.
+        extra_ids: The number of sentinels to add, or None.
+        causal: See load_vocabulary.
+
+    Raises:
+        UserError: See load_vocabulary.
+    """
     _check_special_ids(name, causal=causal)
     own_sentinels = len(find_own_sentinels(name))
     if extra_ids and own_sentinels:
@@ -245,7 +287,39 @@ def load_vocabulary(
         )
     if extra_ids is None:
         extra_ids = 0 if own_sentinels else EXTRA_IDS
-    return Vocabulary(os.path.abspath(name), extra_ids)
+    return Vocabulary(name, extra_ids)
+
+
+def _load_json_vocabulary(path: str, extra_ids: int | None, *, causal: bool) -> Vocabulary:
+    """Return the vocabulary of a tokenizer.json, and check it.
+
+    Args:
+        path: The path of the file.
+        extra_ids: The number of sentinels to add, or None.
+        causal: See load_vocabulary.
+
+    Raises:
+        UserError: See load_vocabulary.
+    """
+    loaded = tokenizer_json.load_tokenizer(path)
+    special_ids = loaded.pad, loaded.eos, loaded.unk
+    if not causal and special_ids != (PAD, EOS, UNK):
+        raise UserError(
+            f"the pad, end and unknown ids are {special_ids}, but T5 needs (0, 1, 2)",
+            path,
+            "name a vocabulary of T5; this one serves the language models of Pax",
+            kind=INVALID,
+            value=special_ids,
+        )
+    if extra_ids and extra_ids != len(loaded.sentinels):
+        raise UserError(
+            f"no sentinels can be added to a tokenizer.json, which has {len(loaded.sentinels)}",
+            f"EXTRA_IDS={extra_ids}",
+            "leave it out, or add the tokens <extra_id_N> to the file",
+            kind=CONFLICT,
+            value=extra_ids,
+        )
+    return Vocabulary(path, 0)
 
 
 def _check_model_file(path: str) -> None:
@@ -262,7 +336,7 @@ def _check_model_file(path: str) -> None:
         raise UserError(
             "there is no such vocabulary file",
             path,
-            "name a SentencePiece model, `byte`, or make one: rosetta vocab train",
+            "name a SentencePiece model, tokenizer.json, `byte`, or make one: rosetta vocab train",
             kind=MISSING,
         )
 
@@ -497,7 +571,14 @@ def _load_model_unlocked(path: str, extra_ids: int) -> Any:
 
 def _read_identity(name: str) -> bytes:
     """Return bytes that identify a vocabulary without its added sentinels: its name or its file."""
+    if is_json_file(name):
+        return tokenizer_json.read_identity(name)
     return read_content(name) if _is_model_file(name) else name.encode()
+
+
+def is_json_file(name: str) -> bool:
+    """Return whether the name of a vocabulary is the path of a tokenizer.json."""
+    return name.endswith(".json") and _is_model_file(name)
 
 
 def _is_model_file(name: str) -> bool:

@@ -22,7 +22,9 @@ from rosetta.core.errors import INVALID, MISSING, TOO_BIG, UNSUPPORTED, UserErro
 from rosetta.data import data_spec, objectives, pipeline, tfds, token_cache, vocabularies
 from rosetta.pax import inputs
 
-VOCABULARY_REMEDY = "set VOCAB_PATH (or --fdl.VOCAB) to a SentencePiece model, or to `byte`"
+VOCABULARY_REMEDY = (
+    "set VOCAB_PATH (or --fdl.VOCAB) to a SentencePiece model, to a tokenizer.json, or to `byte`"
+)
 
 
 class Dataset(base_experiment.BaseExperiment):
@@ -170,7 +172,7 @@ class Dataset(base_experiment.BaseExperiment):
             vocab=vocabulary.name,
             seq_len=self.MAX_SEQ_LEN,
             packed=self.PACKED_INPUT and training,
-            bos_id=getattr(self, "BOS_ID", 0),
+            bos_id=getattr(self, "BOS_ID", vocabulary.bos),
             split=split,
             text_field=self.TEXT_FIELD,
             eval_batches=None if training else self._read_eval_batches(),

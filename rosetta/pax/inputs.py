@@ -120,7 +120,7 @@ class Input(base_input.BaseInput):
     Attributes:
       data: A source of rosetta.data, or {source: rate} as JSON.
       objective: "lm", "lambada" or "boolq".
-      vocab: "byte", "ids:SIZE" or a SentencePiece model.
+      vocab: "byte", "ids:SIZE", a SentencePiece model or a tokenizer.json.
       seq_len: The tokens of a row. A prompt shares it with its answer, see `make_recipe`.
       packed: Whether documents that share a row are separate segments; only in training.
       bos_id: The token that the model reads at the start of a segment.

@@ -94,7 +94,8 @@ PAX_SETTINGS = (
     Variable(
         "VOCAB_PATH",
         Vocabulary(),
-        "Vocabulary: a SentencePiece model, a folder with one, a model of Hugging Face, or byte.",
+        "Vocabulary: a SentencePiece model, a folder with one, a tokenizer.json, a model of "
+        "Hugging Face, or byte.",
         Group.DATA,
         (*PAX, TRAINER),
         default=Note("none (required if the data is text)"),

@@ -175,10 +175,12 @@ class MountList(Mount):
 
 
 class Vocabulary(ValueType):
-    """A SentencePiece model, a model of Hugging Face, or a vocabulary without a file."""
+    """A file of a vocabulary, a model of Hugging Face, or a vocabulary without a file."""
 
     placeholder = "FILE|hf:NAME|byte"
-    description = "a SentencePiece model, hf:OWNER/NAME or a folder of that layout, or byte"
+    description = (
+        "a SentencePiece model, a tokenizer.json, hf:OWNER/NAME or a folder of that layout, or byte"
+    )
     choices = ("byte",)
     completes = "file"
 

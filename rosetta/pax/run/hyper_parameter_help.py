@@ -39,7 +39,9 @@ HELP: dict[str, dict[str, str]] = {
         "EVAL_DATA": (
             "Data to evaluate on. None: the variable `EVAL_DATA`, or else the data set's own split."
         ),
-        "VOCAB": "A SentencePiece model, or `byte`. None: the variable `VOCAB_PATH`.",
+        "VOCAB": (
+            "A SentencePiece model, a tokenizer.json, or `byte`. None: the variable `VOCAB_PATH`."
+        ),
         "MAX_SEQ_LEN": "Tokens of a row.",
         "PERCORE_BATCH_SIZE": "Rows of a batch for one GPU. It may be a fraction.",
         "PACKED_INPUT": (
