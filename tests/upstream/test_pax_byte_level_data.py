@@ -24,7 +24,7 @@ paxml = pytest.importorskip("paxml", reason="NOT TESTED: needs a baked environme
 
 pytestmark = pytest.mark.upstream
 
-LENGTH, BATCH, STEPS, SAVED = 16, 8, 120, 40
+LENGTH, BATCH, STEPS, SAVED = 16, 8, 1600, 200
 FIELDS = {
     "NUM_LAYERS": 1,
     "NUM_HEADS": 2,
@@ -35,7 +35,7 @@ FIELDS = {
     "MAX_SEQ_LEN": LENGTH,
     "LEARNING_RATE": 1e-2,
     "LR_COS_WARMUP": 5,
-    "SUMMARY_INTERVAL_STEPS": 10,
+    "SUMMARY_INTERVAL_STEPS": 50,
     "CHECKPOINT_EVERY_N_STEPS": SAVED,
 }
 
