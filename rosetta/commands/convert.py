@@ -71,7 +71,7 @@ def _convert_and_upload(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     options = {
         name: value
         for name, value in vars(args).items()
-        if name not in _NOT_OF_THE_RESULT and isinstance(value, (str, int, float, type(None)))
+        if name not in _NOT_OF_THE_RESULT and not callable(value)
     }
     pending = PendingUpload(args.source, args.out, options)
     converted = pending.read()

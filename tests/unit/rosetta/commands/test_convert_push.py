@@ -12,7 +12,7 @@ from tests.support import errors, required_modules
 from tests.support.model_hub import LARGE, TOKEN, Hub, serve_hub
 
 required_modules.need_modules("ml_dtypes", "tensorstore")
-huggingface_hub: Any = required_modules.need_modules("huggingface_hub")
+constants: Any = required_modules.need_modules("huggingface_hub.constants")
 
 from rosetta import cli
 from rosetta.data import model_hub, model_upload
@@ -31,8 +31,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         monkeypatch.setenv("HF_ENDPOINT", served.address)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         # As in a new process: the library reads the variable when it is imported.
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "no-login"))
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-login"))
         for name in ("HF_HUB_OFFLINE", "http_proxy", "HTTP_PROXY"):
             monkeypatch.delenv(name, raising=False)
         yield served
