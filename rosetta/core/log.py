@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 LEVEL_VARIABLE = "ROSETTA_LOG_LEVEL"
-# A file descriptor of the terminal, for lines that people wait for while stderr goes to a file.
+# A file descriptor of the terminal, for the lines of this module while stderr goes to a file.
 TERMINAL_VARIABLE = "ROSETTA_PROGRESS_FD"
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 _LEVELS = {name: getattr(logging, name.upper()) for name in LOG_LEVELS}
@@ -60,22 +60,26 @@ class Output:
         *,
         prefix: bool = True,
         once: bool = False,
-        terminal: bool = False,
+        fit: Callable[[int], str] | None = None,
     ) -> None:
         """Write a line if the level is shown.
+
+        While stderr goes to a log file, the line is also written to the terminal.
+
 
         Args:
           level: DEBUG, INFO, WARNING or ERROR.
           text: One line, or several.
           prefix: Whether the text begins with the prefix of its level.
           once: Whether a text that this process has written before is left out.
-          terminal: Whether the text is also written to the terminal if stderr goes to a file.
+          fit: A function from a width to a shorter form of the line. On a terminal beside a log
+            file, the line then takes the place of the last such line if nothing came between.
         """
         if once and text in self._shown:
             return
         if once:
             self._shown.add(text)
-        self.logger.log(level, text, extra={"prefix": prefix, "terminal": terminal})
+        self.logger.log(level, text, extra={"prefix": prefix, "fit": fit})
 
     def is_shown(self, level: int) -> bool:
         """Return whether lines of a level are shown."""
@@ -158,8 +162,7 @@ class _Handler(logging.Handler):
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
-        if getattr(record, "terminal", False):
-            write_to_terminal(line)
+        write_to_terminal(line, fit=getattr(record, "fit", None))
 
 
 _output = Output(
@@ -170,14 +173,20 @@ _output = Output(
 is_shown, use_level, forget_shown = _output.is_shown, _output.use_level, _output.forget_shown
 
 
-def info(text: str, *, prefix: bool = True, once: bool = False, terminal: bool = False) -> None:
+def info(
+    text: str,
+    *,
+    prefix: bool = True,
+    once: bool = False,
+    fit: Callable[[int], str] | None = None,
+) -> None:
     """Write a note or progress; see Output.write."""
-    _output.write(INFO, text, prefix=prefix, once=once, terminal=terminal)
+    _output.write(INFO, text, prefix=prefix, once=once, fit=fit)
 
 
-def warn(text: str, *, prefix: bool = True, once: bool = False, terminal: bool = False) -> None:
+def warn(text: str, *, prefix: bool = True, once: bool = False) -> None:
     """Write that something is not as the user asked for, or will do harm; see Output.write."""
-    _output.write(WARNING, text, prefix=prefix, once=once, terminal=terminal)
+    _output.write(WARNING, text, prefix=prefix, once=once)
 
 
 def debug(text: str) -> None:
@@ -185,20 +194,75 @@ def debug(text: str) -> None:
     _output.write(DEBUG, text)
 
 
-def error(text: str, *, terminal: bool = False) -> None:
+def error(text: str) -> None:
     """Write why a process ends; every level shows it."""
-    _output.write(ERROR, text, terminal=terminal)
+    _output.write(ERROR, text)
 
 
-def write_to_terminal(line: str) -> None:
-    """Write a line to the terminal if stderr goes to a file.
+class _Terminal:
+    """The terminal of a process whose stderr goes to a log file.
 
-    Nothing happens if the terminal is gone.
+    A line is written in one piece, without a lock, because a handler of a signal writes lines, too.
     """
-    terminal = value_parsing.parse_digits(os.environ.get(TERMINAL_VARIABLE, ""))
-    if terminal is not None:
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+        self._has_open_line = False  # whether a line that may be replaced is the last one
+
+    def adopt(self) -> None:
+        """Take the descriptor out of the environment, so that child processes do not use it.
+
+        A child process may have closed it, and have opened something else under its number.
+        """
+        self._descriptor = self._find_descriptor()
+        os.environ.pop(TERMINAL_VARIABLE, None)
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError, OverflowError):
+                os.set_inheritable(self._descriptor, False)
+
+    def _find_descriptor(self) -> int | None:
+        if self._descriptor is not None:
+            return self._descriptor
+        return value_parsing.parse_digits(os.environ.get(TERMINAL_VARIABLE, ""))
+
+    def is_used(self) -> bool:
+        """Return whether lines go to a terminal besides stderr."""
+        return self._find_descriptor() is not None
+
+    def write(self, line: str, *, fit: Callable[[int], str] | None = None) -> None:
+        """Write a line; nothing happens if the terminal is gone.
+
+        Args:
+          line: The line.
+          fit: See Output.write.
+        """
+        descriptor = self._find_descriptor()
+        if descriptor is None:
+            return
         with contextlib.suppress(OSError, OverflowError):
-            os.write(terminal, f"{secrets.redact_text(line)}\n".encode())
+            if fit and os.isatty(descriptor):
+                width = os.get_terminal_size(descriptor).columns or 80
+                start = "\r\x1b[K" if self._has_open_line else ""
+                self._has_open_line = True
+                text = secrets.redact_text(fit(width - 1))[: width - 1]
+                os.write(descriptor, f"{start}{text}".encode())
+                return
+            start = "\n" if self._has_open_line else ""
+            self._has_open_line = False
+            os.write(descriptor, f"{start}{secrets.redact_text(line)}\n".encode())
+
+    def end_line(self) -> None:
+        """End a line that might still be replaced, before the process ends."""
+        descriptor = self._find_descriptor()
+        if descriptor is not None and self._has_open_line:
+            self._has_open_line = False
+            with contextlib.suppress(OSError):
+                os.write(descriptor, b"\n")
+
+
+_terminal = _Terminal()
+write_to_terminal, adopt_terminal = _terminal.write, _terminal.adopt
+uses_terminal, end_terminal_line = _terminal.is_used, _terminal.end_line
 
 
 def show_count(text: str, *, last: bool = False) -> None:

@@ -91,13 +91,12 @@ class SaveTracker:
             self._ending.wait(_POLL_INTERVAL)
         seconds = time.monotonic() - start
         if problem := checkpoint_files.find_problem(self._folder, step):
-            log.warn(f"checkpoint {step:,} is not complete: {problem}", terminal=True)
+            log.warn(f"checkpoint {step:,} is not complete: {problem}")
             return
         self._durations = {"save_seconds": seconds, "save_stall": stall}
         log.info(
             f"checkpoint {step:,} is complete: {seconds:.1f} s, of which the training stood still "
             f"for {min(stall, seconds):.1f} s",
-            terminal=True,
         )
 
     def take_durations(self) -> dict[str, float]:
@@ -133,7 +132,6 @@ class SaveTracker:
             log.warn(
                 f"{self._folder}: {self._skipped.what}; the run keeps the last checkpoint and goes "
                 "on; if the next one finds no room either, the run ends",
-                terminal=True,
             )
 
     def finish(self) -> None:

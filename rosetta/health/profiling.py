@@ -74,7 +74,6 @@ class StepProfiler:
             self._is_running, self._steps = False, None
             log.warn(
                 f"there is no profile of these steps: {type(error).__name__}: {first_line(error)}",
-                terminal=True,
             )
 
     def _begin(self) -> None:
@@ -107,13 +106,12 @@ class StepProfiler:
         log.info(
             f"the profile is in {self._folder}"
             + (", and in Nsight Systems' report" if under_nsys else ""),
-            terminal=True,
         )
         traces = sorted(self._folder.glob("plugins/profile/*/*.trace.json.gz"))
         if traces and not under_nsys:
             trace = json.loads(gzip.decompress(traces[-1].read_bytes()))
             for line in format_top_operations(trace["traceEvents"]):
-                log.info(line, terminal=True)
+                log.info(line)
 
     def _write_file(self, name: str, make_content: Callable[[], bytes]) -> None:
         """Write a file of the profile; an error is only a warning."""
@@ -121,7 +119,7 @@ class StepProfiler:
             (self._folder / name).write_bytes(make_content())
         except Exception as error:  # noqa: BLE001 (not every platform can make each file)
             log.warn(
-                f"profile: no {name}: {type(error).__name__}: {first_line(error)}", terminal=True
+                f"profile: no {name}: {type(error).__name__}: {first_line(error)}",
             )
 
 
@@ -170,4 +168,4 @@ def _call_cuda_driver(name: str) -> None:
     try:
         getattr(ctypes.CDLL("libcuda.so.1"), name)()
     except (OSError, AttributeError) as error:
-        log.warn(f"profile: Nsight Systems is not told of the steps: {error}", terminal=True)
+        log.warn(f"profile: Nsight Systems is not told of the steps: {error}")

@@ -15,7 +15,7 @@ from rosetta.core import log
 from rosetta.core.value_parsing import is_address
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,10 @@ class ProgressReport:
         of all devices.
       input_wait: the share of the time that the loop waited for data.
       seconds_left: at this speed.
+      learning_rate: mean over these steps.
+      gradient_norm: global norm of the gradients before they are clipped, mean over these steps.
+      device_memory: the most bytes that a device of this process has had in use.
+      device_memory_limit: the bytes that a device has for the run.
       extra: further values by name: goodput, and the host that holds up the others, see
         rosetta.health.supervision.
       notes: what people should read of these values, at the end of the line.
@@ -47,12 +51,16 @@ class ProgressReport:
     mfu: float | None
     input_wait: float
     seconds_left: float | None
+    learning_rate: float | None = None
+    gradient_norm: float | None = None
+    device_memory: int | None = None
+    device_memory_limit: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def scalars(self) -> dict[str, float]:
         """Return the known values that TensorBoard draws over the steps."""
-        names = ("loss", "mfu", "input_wait", "tokens_per_second")
+        names = ("loss", "mfu", "input_wait", "tokens_per_second", "device_memory")
         values = {name: getattr(self, name) for name in names}
         values["goodput"] = self.extra.get("goodput")
         return {name: value for name, value in values.items() if value is not None}
@@ -65,16 +73,100 @@ class ProgressReport:
 
     def format_line(self) -> str:
         """Return the report as a line for people."""
-        parts = [f"step {self.step:,}" + (f"/{self.total:,}" if self.total else "")]
+        return "  ".join([*self._format_parts().values(), *self.notes])
+
+    def format_short_line(self, width: int) -> str:
+        """Return as much of the line as fits into a width, in characters."""
+        parts = self._format_parts()
+        line = "  ".join([*parts.values(), *self.notes])
+        for name in _SHORTENED:
+            if len(line) <= width:
+                break
+            parts.pop(name, None)
+            line = "  ".join(parts.values())
+        return line
+
+    def describe_end(self) -> str:
+        """Return what people want to know of the run when it has ended with this report."""
+        loss = "" if self.loss is None else f", loss {self.loss:.4f}"
+        return f"step {self.step:,}" + (f" of {self.total:,}" if self.total else "") + loss
+
+    def _format_parts(self) -> dict[str, str]:
+        """Return the parts of the line by the names of their values."""
+        parts = {"step": f"step {self.step:,}" + (f"/{self.total:,}" if self.total else "")}
         if self.loss is not None:
-            parts.append(f"loss {self.loss:.4f}")
-        parts += [f"{self.steps_per_second:.3g} steps/s", f"{self.tokens_per_second:,.0f} tokens/s"]
+            parts["loss"] = f"loss {self.loss:.4f}"
+        if self.learning_rate is not None:
+            parts["learning_rate"] = f"rate {self.learning_rate:.3g}"
+        if self.gradient_norm is not None:
+            parts["gradient_norm"] = f"gradient {self.gradient_norm:.3g}"
+        parts["steps_per_second"] = f"{self.steps_per_second:.3g} steps/s"
+        parts["tokens_per_second"] = f"{self.tokens_per_second:,.0f} tokens/s"
         if self.mfu is not None:
-            parts.append(f"MFU {100 * self.mfu:.1f} %")
-        parts.append(f"input wait {100 * self.input_wait:.1f} %")
+            parts["mfu"] = f"MFU {100 * self.mfu:.1f} %"
+        if self.device_memory is not None:
+            parts["device_memory"] = _format_memory(self.device_memory, self.device_memory_limit)
+        parts["input_wait"] = f"input wait {100 * self.input_wait:.1f} %"
         if self.seconds_left is not None:
-            parts.append(f"{format_duration(self.seconds_left)} left")
-        return "  ".join([*parts, *self.notes])
+            parts["seconds_left"] = f"{format_duration(self.seconds_left)} left"
+        return parts
+
+
+# The parts that the line leaves out, in this order, to fit into the width of a terminal. The notes
+# are left out with the first.
+_SHORTENED = (
+    "input_wait",
+    "steps_per_second",
+    "device_memory",
+    "gradient_norm",
+    "learning_rate",
+    "mfu",
+    "tokens_per_second",
+)
+
+
+def _format_memory(used: int, limit: int | None) -> str:
+    """Return the memory of a device, in GiB: "61.2/139.8 GiB"."""
+    return f"{used / 2**30:.1f}" + (f"/{limit / 2**30:.1f}" if limit else "") + " GiB"
+
+
+def measure_device_memory(devices: Sequence[Any]) -> dict[str, Any]:
+    """Return the fields of a ProgressReport about memory; none for the CPU, which does not tell.
+
+    Args:
+      devices: JAX's devices of this process.
+    """
+    statistics = [device.memory_stats() or {} for device in devices]
+    used = [values["peak_bytes_in_use"] for values in statistics if "peak_bytes_in_use" in values]
+    if not used:
+        return {}
+    limits = [values["bytes_limit"] for values in statistics if values.get("bytes_limit")]
+    fields: dict[str, Any] = {"device_memory": int(max(used))}
+    return {**fields, "device_memory_limit": int(min(limits))} if limits else fields
+
+
+def write_evaluation(
+    writer: ProgressWriter | None,
+    step: int,
+    name: str,
+    values: Mapping[str, float],
+    seconds: float | None = None,
+) -> None:
+    """Report the evaluation of a data set during training, as a line and in progress.jsonl.
+
+    Args:
+      writer: of the run's reports; None to write the line only.
+      step: the steps of the run that are done.
+      name: of the data set or task.
+      values: by name, in the order in which they are shown.
+      seconds: how long the evaluation took; None if that is not known.
+    """
+    shown = ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in values.items())
+    duration = "" if seconds is None else f"  ({format_duration(seconds)})"
+    log.info(f"evaluation at step {step:,}: {name}: {shown}{duration}", prefix=False)
+    if writer:
+        encoded = {key: encode_non_finite(float(value)) for key, value in values.items()}
+        writer.append({"step": step, "evaluation": {name: encoded}})
 
 
 def format_duration(seconds: float) -> str:
@@ -147,8 +239,18 @@ def make_report(
     left = (total - step) / rate if total is not None and total >= step else None
     mfu = compute_mfu(work.flops, seconds / steps, work.devices, work.peak)
     wait_share = min(waited / seconds, 1.0)
+    extra, notes = health
     return ProgressReport(
-        step, total, loss, rate, rate * work.tokens, mfu, wait_share, left, *health
+        step,
+        total,
+        loss,
+        rate,
+        rate * work.tokens,
+        mfu,
+        wait_share,
+        left,
+        extra=extra,
+        notes=notes,
     )
 
 
@@ -171,13 +273,17 @@ class ProgressWriter:
 
         If the file cannot be written, one warning says so, and the run goes on.
         """
-        log.info(report.format_line(), prefix=False, terminal=True)
+        log.info(report.format_line(), prefix=False, fit=report.format_short_line)
+        self.append(report.to_json())
+
+    def append(self, values: Mapping[str, Any]) -> None:
+        """Append an object to the file, as `write` does."""
         if self._file:
             try:
-                append_json_line(self._file, report.to_json())
+                append_json_line(self._file, values)
             except OSError as error:
                 line = f"{self._file}: {error.strerror}: progress is not written any more"
-                log.warn(line, terminal=True)
+                log.warn(line)
                 self._file = None
 
 

@@ -354,7 +354,6 @@ class _HolderWatch:
         if self._is_dead(holder, lock_result=lock_result):
             log.info(
                 f"{self._folder}: taken over from a run that is gone ({holder.describe()})",
-                terminal=True,
             )
             return True
         return self._is_lease_over(holder, heartbeats)
@@ -371,7 +370,6 @@ class _HolderWatch:
             log.info(
                 f"{self._folder}: held by {holder.describe()}: waiting up to "
                 f"{self._lease:.0f} s for its heartbeat",
-                terminal=True,
             )
         elif self._first_state != state:
             raise _make_refusal(self._folder, self._name, holder)
@@ -379,7 +377,6 @@ class _HolderWatch:
             log.info(
                 f"{self._folder}: taken over: {holder.describe()} sent no heartbeat for "
                 f"{self._lease:.0f} s",
-                terminal=True,
             )
             return True
         return False

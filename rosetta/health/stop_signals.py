@@ -96,7 +96,7 @@ def _write_line(line: str) -> None:
 
 def exit_with_line(line: str, code: int = exit_status.ENDED_EARLY) -> NoReturn:
     """Print one line and end the process at once; nothing that still runs in it is waited for."""
-    log.error(line, terminal=True)
+    log.error(line)
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     run_exit_functions()

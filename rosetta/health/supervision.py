@@ -226,7 +226,7 @@ class Supervisor:
                 if math.isfinite(bad_step.loss):
                     consequence = "its update stays: only what is not finite is left out"
                 line = f"step {bad_step.step:,}: {bad_step.why}; {consequence}"
-                log.warn(line, terminal=True)
+                log.warn(line)
             return
         self._bad_step = bad_step
         self._stop_barrier.request("a bad loss")
@@ -463,7 +463,7 @@ def end_if_stopped(finish: Callable[[], str | None]) -> None:
         if _current.ending.bad_step is None:
             trainer_exit.exit_with_error(error)
         # The bad loss is the cause to report, so the failed checkpoint is only a warning.
-        log.warn(str(error), terminal=True)
+        log.warn(str(error))
         folder = None
     _current.end_stopped_run(_current.ending, folder)
 
@@ -518,7 +518,7 @@ def _finish_saving(finish: Callable[[], object]) -> None:
         finish()
     except Exception as error:  # noqa: BLE001 (what ended the training is the news)
         line = f"the last checkpoint is not written: {first_line(error)}"
-        log.warn(line, terminal=True)
+        log.warn(line)
 
 
 def end_if_process_lost(error: BaseException) -> None:

@@ -34,6 +34,6 @@ def exit_with_error(error: UserError, *, printed: bool = False) -> NoReturn:
     if printed:
         log.write_to_terminal(f"rosetta: {line}")
     else:
-        log.error(line, terminal=True)
+        log.error(line)
     stop_signals.run_exit_functions()
     os._exit(exit_status.USER_ERROR)

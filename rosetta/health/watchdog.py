@@ -142,7 +142,7 @@ class Watchdog:
                 if not self._is_store_failure_reported and not self._is_closed:
                     self._is_store_failure_reported = True
                     what = "the processes of the run cannot speak to each other"
-                    log.warn(f"{what}: {first_line(error)}", terminal=True)
+                    log.warn(f"{what}: {first_line(error)}")
             time.sleep(self.interval)
 
     def _answer_stack_request(self) -> None:
@@ -168,7 +168,6 @@ class Watchdog:
                 log.warn(
                     f"{self.describe_process(rank)} has sent no heartbeat for "
                     f"{_SILENT_SECONDS:.0f} s: the process is stopped, lost or cut off",
-                    terminal=True,
                 )
 
     def write_stacks(self) -> Path:

@@ -37,7 +37,7 @@ class WandbRun:
             return
         if find_spec("wandb") is None:
             line = f"{API_KEY_VARIABLE} is set, and wandb is not installed: pip install wandb"
-            log.warn(line, terminal=True)
+            log.warn(line)
             return
         name = folder.rstrip("/").rpartition("/")[2]
         run_id = hashlib.sha256(folder.encode()).hexdigest()[:16]
@@ -73,6 +73,6 @@ class WandbRun:
                 f"Weights & Biases gets nothing any more: {type(error).__name__}: "
                 f"{first_line(error)}"
             )
-            log.warn(self._mask.mask_text(line), terminal=True)
+            log.warn(self._mask.mask_text(line))
             self._run = None
             return None

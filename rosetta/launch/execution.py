@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
 import signal
 import sys
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rosetta.core import exit_status, home_folder, kill_notice, log, parent_death
 from rosetta.core.errors import MISSING, UserError
 from rosetta.core.secrets import Mask
-from rosetta.launch import process_binding
+from rosetta.launch import crash_report, process_binding
 from rosetta.launch.rendering import Rendering
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ SHOWN_VARIABLES = (
     "ENABLE_TE",
     "ENABLE_FP8",
 )
+_REPORT_SECONDS = 2.0  # how long the first process of a container waits for the report of a crash
 _FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
@@ -141,31 +144,40 @@ def compilation_cache_variables(environment: Mapping[str, str], processes: int) 
 def execute(command: Command) -> NoReturn:
     """Execute a command in place of this process.
 
-    Its exit status and the signals sent to it are then its own. Progress stays on our stderr, and
-    the rest of the output goes to the log.
+    Its exit status and the signals sent to it are then its own. With a log file, the lines
+    of rosetta.core.log stay on our stderr, and the rest of the output goes to the file.
 
     Raises:
       UserError: the command cannot run on this machine.
     """
     if command.refusal:
         raise command.refusal
+    if command.log and os.getpid() == 1:
+        _run_in_container(command)
     env = dict(command.env)
     mask = Mask(env)
     command_line = "+ " + shlex.join(mask.mask_text(word) for word in command.argv)
     for line in filter(None, [*command.lines, process_binding.bind_process(env)]):
         write = log.warn if isinstance(line, WarningLine) else log.info
         write(mask.mask_text(line))
-    log.info(command_line, prefix=False)
-    if command.log:
-        _redirect_output(command.log, env)
+    if not command.log:
         log.info(command_line, prefix=False)
     if command.before_start:
         command.before_start()
+    if command.log:
+        terminal = _redirect_output(command.log, env)
+        log.info(f"\n{_describe_time()}\n{command_line}", prefix=False)
+        crash_report.start_reporter(command.log, terminal, env)
     os.execvpe(command.argv[0], command.argv, env)  # noqa: S606
 
 
-def _redirect_output(path: Path, env: dict[str, str]) -> None:
-    """Send our output to a log file; a variable in `env` keeps the terminal for progress."""
+def _describe_time() -> str:
+    """Return the time as the heading of a run in a log file."""
+    return time.strftime("== %Y-%m-%d %H:%M:%S %z")
+
+
+def _redirect_output(path: Path, env: dict[str, str]) -> int:
+    """Send our output to a log file; return the descriptor of the terminal, which `env` names."""
     path.parent.mkdir(parents=True, exist_ok=True)
     terminal = os.dup(2)
     os.set_inheritable(terminal, True)
@@ -174,6 +186,22 @@ def _redirect_output(path: Path, env: dict[str, str]) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
+    return terminal
+
+
+def _run_in_container(command: Command) -> NoReturn:
+    """Run a command as the child of this first process of a container; end with its status.
+
+    All processes of a container end with its first one. As a child, the command leaves the reporter
+    of crashes the time to show why it ended.
+    """
+    code = _run_child(command)
+    deadline = time.monotonic() + _REPORT_SECONDS
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < deadline:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.05)
+    sys.exit(code)
 
 
 def run_in_order(commands: Sequence[Command]) -> NoReturn:

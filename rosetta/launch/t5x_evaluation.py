@@ -103,7 +103,22 @@ def make_command(program: str, environment: Mapping[str, str]) -> Command:
     warnings = check_earlier_answers(folder, configuration) if program == "infer" else ()
     check_folder_writable(folder)
     command = _make_program_command(program, environment, files, bindings, size, options, machine)
-    return replace(command, lines=(*command.lines, *map(WarningLine, warnings)))
+    command = replace(command, lines=(*command.lines, *map(WarningLine, warnings)))
+    return _add_log(command, program, values["LOGDIR"] or "", folder)
+
+
+def _add_log(command: Command, program: str, log_dir: str, folder: str) -> Command:
+    """Return a command with its log file, and with a line about its folder and the file.
+
+    Args:
+      command: the command.
+      program: "eval" or "infer".
+      log_dir: the value of LOGDIR; "" if it is not set.
+      folder: the value of OUTPUT_DIR.
+    """
+    log = t5x_trainer.choose_default_log(log_dir, folder, program)
+    line = f"results in {folder}" + (f", log in {log}" if log else "")
+    return replace(command, log=log, lines=(line, *command.lines))
 
 
 def check_earlier_answers(folder: str, configuration: Configuration) -> tuple[str, ...]:

@@ -153,7 +153,7 @@ def make_command(
     preflight.check_training(run, bound.configuration, environment)
     check_folder_writable(bound.model_dir)
     resume_notes = _check_resume(bound)
-    log = _choose_log(run, options)
+    log = _choose_log(run, options, bound.model_dir)
     argv = _make_trainer_argv(bound, files, environment, root)
     preset = choose_preset_flags(
         env, run.size, options, machine.gpus, on_cpu=machine.on_cpu, devices=run.gpus
@@ -240,14 +240,39 @@ def _check_resume(bound: _BoundRun) -> tuple[str, ...]:
     )
 
 
-def _choose_log(run: Settings, options: ModelOptions) -> Path | None:
-    """Return the file for the output of a run; None without LOGDIR."""
-    if not run.log_dir:
+def _choose_log(run: Settings, options: ModelOptions, model_dir: str) -> Path | None:
+    """Return the file for the output of a run; None if the output stays on the terminal.
+
+    The file is in LOGDIR, or else in the folder of the run. Slurm keeps the output of a run with
+    several processes.
+    """
+    if run.processes > 1:
         return None
+    if not run.log_dir or run.log_dir == settings.TERMINAL_LOG:
+        return choose_default_log(run.log_dir, model_dir, "train")
     check_folder_writable(parse_path("LOGDIR", run.log_dir))
     prefix = "ft_" if run.finetune else ""
     name = f"{prefix}{run.size}_gpu_{run.gpus}_{options.precision}_gbs_{run.batch}.log"
     return Path(run.log_dir) / name
+
+
+def choose_default_log(log_dir: str, folder: str, program: str) -> Path | None:
+    """Return the file for the output of a program; None if the output stays on the terminal.
+
+    Args:
+      log_dir: the value of LOGDIR; "" if it is not set.
+      folder: the folder that the program writes to. One in an object store cannot have the file.
+      program: "train", "eval" or "infer".
+
+    Raises:
+      UserError: the folder of LOGDIR cannot be written to.
+    """
+    if log_dir == settings.TERMINAL_LOG:
+        return None
+    if log_dir:
+        check_folder_writable(parse_path("LOGDIR", log_dir))
+        return Path(log_dir, f"{program}.log")
+    return None if is_address(folder) else Path(folder, "logs", f"{program}.log")
 
 
 def _make_trainer_argv(

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from praxis import base_input, py_utils
 
+from rosetta.core import log
 from rosetta.core.errors import INVALID, UNSUPPORTED, UserError
 from rosetta.data import (
     batch_log,
@@ -275,7 +276,7 @@ class Input(base_input.BaseInput):
         self._seek(fields["step"])
         notice = self._batches.resume(fields, fields["step"])
         if notice and jax.process_index() == 0:
-            print(notice, flush=True)
+            log.info(notice, prefix=False)
 
     def ids_to_strings(self, ids: Any, lengths: Any, key: str | None = None) -> list[str]:
         """Return the text of each row.

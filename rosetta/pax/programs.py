@@ -21,7 +21,7 @@ from paxml import programs
 from rosetta.core import gpus, log
 from rosetta.core.errors import UserError
 from rosetta.core.value_parsing import is_address
-from rosetta.health import progress, supervision, supervision_settings
+from rosetta.health import phases, progress, supervision, supervision_settings
 from rosetta.pax.run import flops
 
 EVALUATIONS_FILE = "evaluations.jsonl"
@@ -141,8 +141,10 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         Raises:
           RunStopped: The run has to end without a checkpoint.
         """
-        if self._next_step < 0 and self._supervisor.goodput:
-            self._supervisor.goodput.resume_at(step)
+        if self._next_step < 0:
+            phases.begin_phase(f"compiling, then training from step {step:,}")
+            if self._supervisor.goodput:
+                self._supervisor.goodput.resume_at(step)
         if not super().should_run(state, step):
             self._supervisor.end_steps()
             return False
@@ -279,6 +281,8 @@ class TrainProgram(programs.SingleTaskTrainProgram):
             loss,
             self._supervisor.collect_report(step, seconds, period.waited / period.timed_steps),
         )
+        memory = progress.measure_device_memory(jax.local_devices())
+        report = dataclasses.replace(report, **memory)
         self._progress_writer.write(report)
         self._write_scalars(report, step)
         self._supervisor.log_scalars(step, report.scalars())
@@ -351,7 +355,7 @@ class EvalProgram(programs.SingleTaskEvalProgram):
             line = f"step {step:,}  {self._name}  loss {record['loss']:.4f}"
             if "accuracy" in record:
                 line += f"  accuracy {100 * record['accuracy']:.2f} %"
-            log.info(line, prefix=False, terminal=True)
+            log.info(line, prefix=False)
             _append_evaluation(str(self._job_log_dir), record)
         return output
 

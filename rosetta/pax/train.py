@@ -19,9 +19,11 @@ from rosetta.core.errors import INVALID, UserError
 from rosetta.health import (
     absl_verbosity,
     checkpoint_files,
+    phases,
     shared_run_lock,
     stop_signals,
     supervision,
+    terminal_output,
     trainer_exit,
 )
 from rosetta.pax.run import preflight, stored_checkpoint
@@ -46,6 +48,8 @@ _MEMORY_ADVICE = (
 def main() -> None:
     """Run paxml.main with the command line of this process."""
     secrets.redact_standard_streams()
+    terminal_output.connect_terminal()
+    phases.begin_phase("loading JAX, TensorFlow and Paxml")
     # The flags are not parsed yet, and a signal may come while the modules are imported. Only a
     # run that trains obeys the signals to stop.
     if "--mode=eval" not in sys.argv:
@@ -142,7 +146,7 @@ class _CheckedRun:
         newest = stored_checkpoint.find_newest(folder)
         if newest and trains and jax.process_index() == 0:
             steps = run_folders.parse_checkpoint_step(newest)
-            log.info(f"goes on from {newest}: {steps:,} steps are done", terminal=True)
+            log.info(f"goes on from {newest}: {steps:,} steps are done")
         if isinstance(experiment_config, self._experiment_class):
             experiment_config.check_resume(run_folder)
             self._check_first_checkpoint(experiment_config, folder, trains=trains)

@@ -21,7 +21,7 @@ from t5x import utils
 
 from rosetta.core import log, run_folders
 from rosetta.core.errors import DIFFERS, MISSING, UserError
-from rosetta.health import shared_run_lock, stop_signals
+from rosetta.health import phases, shared_run_lock, stop_signals
 from rosetta.t5x import (
     checkpoint_arrays,
     checkpoint_manager,
@@ -246,8 +246,8 @@ class Initializer(utils.TrainStateInitializer):
             checkpoint_manager.check_checkpoint_files(newest, resumes=True)
             self._prepare_resume(newest, own_steps[-1], shapes, config, vocabulary)
             if jax.process_index() == 0 and trainer_cls:
-                line = f"goes on from {newest}: {own_steps[-1]:,} steps are done"
-                log.info(line, terminal=True)
+                log.info(f"goes on from {newest}: {own_steps[-1]:,} steps are done")
+            phases.begin_phase(f"restoring from step {own_steps[-1]:,}")
         elif checkpoint:
             checkpoint_manager.check_checkpoint_files(checkpoint, resumes=False)
             self._check_start(
@@ -258,6 +258,7 @@ class Initializer(utils.TrainStateInitializer):
                 optimizer=optimizer,
                 trains=model_dir is not None,
             )
+            phases.begin_phase(f"restoring from step {pretrained.step(checkpoint):,}")
         if model_dir and checkpoint_cfg and checkpoint_cfg.save and jax.process_index() == 0:
             self._prepare_saving(model_dir, state, checkpoint_cfg.save.dtype)
         if trainer_cls:
@@ -274,6 +275,7 @@ class Initializer(utils.TrainStateInitializer):
 
     def from_scratch(self, init_rng: Any) -> Any:
         """Return a new train state, as T5X's method does, but compiled faster."""
+        phases.begin_phase("initialising random weights")
         shardings = initial_state.make_shardings(
             self._partitioner.mesh, self.train_state_axes, self.global_train_state_shape
         )

@@ -28,6 +28,7 @@ from rosetta.data import (
     seqio_features,
     vocabularies,
 )
+from rosetta.health import phases
 from rosetta.t5x import pretrained
 
 if TYPE_CHECKING:
@@ -268,6 +269,8 @@ def get_dataset(
       UserError: the data or the configuration of the data set is not supported.
     """
     global _train_iterator  # noqa: PLW0603 (one training iterator a process)
+    if num_epochs is None:
+        phases.begin_phase(f"reading data: {cfg.split}")
     name = getattr(cfg.mixture_or_task_name, "name", cfg.mixture_or_task_name)
     definition = _task_definitions.get(name)
     if definition is None or num_epochs is not None:
@@ -364,11 +367,11 @@ class TrainIterator(clu.data.dataset_iterator.DatasetIterator):
 
 
 def _print_line(line: str | None) -> None:
-    """Print a line, if there is one, on the first process only."""
+    """Log a line, if there is one, on the first process only."""
     import jax
 
     if line and jax.process_index() == 0:
-        print(line, flush=True)
+        log.info(line, prefix=False)
 
 
 def _unwrap_iterator(iterator: Any) -> TrainIterator | None:

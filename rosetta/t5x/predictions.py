@@ -6,15 +6,18 @@ A gin file names `write`.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import run_folders
+from rosetta.health import run_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 RECORD_NAME = "record_name"  # see evaluation_data.RECORD_NAME
+_answer_counts: dict[str, int] = {}  # of this process, by the folder of the answers
 
 
 def write(path: str, inferences: Any, task_ds: Any, mode: str, vocabulary: Any = None) -> None:
@@ -42,6 +45,18 @@ def write(path: str, inferences: Any, task_ds: Any, mode: str, vocabulary: Any =
         json.dumps(add_record_name(json.loads(line))) for line in file.read_text().splitlines()
     ]
     file.write_text("".join(f"{line}\n" for line in lines))
+    _report_answers(path, len(lines))
+
+
+def _report_answers(path: str, count: int) -> None:
+    """Add the answers of a file to the results of this process.
+
+    T5X writes the answers of every 100 batches to a file of their own, in a temporary folder inside
+    the folder of the answers, and joins the files at the end.
+    """
+    folder = os.path.dirname(os.path.dirname(path))
+    _answer_counts[folder] = _answer_counts.get(folder, 0) + count
+    run_results.set_result("answers", f"{_answer_counts[folder]:,}, in {folder}")
 
 
 def _find_upstream_writer() -> Callable[..., None]:

@@ -16,9 +16,12 @@ from rosetta.core import exit_status, secrets, tensorflow_import
 from rosetta.core.errors import INVALID, UserError
 from rosetta.health import (
     absl_verbosity,
+    phases,
+    run_results,
     stop_signals,
     supervision,
     system_errors,
+    terminal_output,
     trainer_exit,
 )
 
@@ -37,6 +40,8 @@ def main(module: str = "t5x.train") -> None:
       module: the module of the program.
     """
     secrets.redact_standard_streams()
+    terminal_output.connect_terminal()
+    phases.begin_phase("loading JAX, TensorFlow and T5X")
     sys.argv[0] = module
     memory_remedy = _READING_MEMORY_REMEDY
     if module == "t5x.train":
@@ -46,11 +51,13 @@ def main(module: str = "t5x.train") -> None:
     _install_parsers()
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
+        run_results.write_results()
     except SystemExit:  # absl also ends a successful program in this way
         # T5X does not close its checkpoint manager if no step is left to do. A program that has not
         # imported the manager has no saves to finish.
         if "rosetta.t5x.checkpoint_manager" in sys.modules:
             _finish_saves()
+        run_results.write_results()
         raise
     except UserError as error:
         trainer_exit.exit_with_error(error)

@@ -5,6 +5,7 @@ The gin files name Trainer.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import os
@@ -16,13 +17,14 @@ import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax.traverse_util import flatten_dict
 from t5x import metrics as t5x_metrics
 from t5x import partitioning as t5x_partitioning
 from t5x import trainer
 
 from rosetta.core.errors import INVALID, UserError
-from rosetta.health import progress, supervision, supervision_settings
+from rosetta.health import phases, progress, run_results, supervision, supervision_settings
 from rosetta.health.finite_check import all_finite
 from rosetta.nn import fp8
 from rosetta.t5x import (
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 _LOSSES = ("loss", "loss_per_nonpadding_target_token")
 _SKIPPED_METRIC = "rosetta/skipped"  # the share of steps without an update
+_GRADIENT_NORM = "rosetta/gradient_norm"  # before the gradients are clipped
 
 
 def compute_gradients(
@@ -124,6 +127,12 @@ def compute_gradients(
     return total, metrics, statistics
 
 
+# Field of a progress report -> the metric of the training step.
+_REPORTED_METRICS = {"learning_rate": "learning_rate", "gradient_norm": _GRADIENT_NORM}
+# Name of a value of an evaluation -> T5X's metric. The accuracy is that of the next token.
+_EVALUATION_METRICS = {"token_accuracy": "accuracy"}
+
+
 class Trainer(trainer.Trainer):
     """T5X's Trainer with two more arguments.
 
@@ -191,6 +200,7 @@ class Trainer(trainer.Trainer):
 
     def compile_train(self, batch: Any) -> None:
         """Compile the training step, unless compile_ahead has compiled it already."""
+        phases.begin_phase("compiling the training step")
         started = time.monotonic()
         compiled_step = compile_ahead.take_compiled_step(
             model=self._model, state=self.train_state, batch=batch, key=self._base_rng
@@ -225,6 +235,8 @@ class Trainer(trainer.Trainer):
         dataset.align_iterator(batch_iter, start)
         if self._health is None:
             self._start_health(start)
+            goal = f" to {self._total_steps:,}" if self._total_steps else ""
+            phases.begin_phase(f"training from step {start:,}{goal}")
         health: Any = self._health
         self._newest_state = None
         started = time.monotonic()
@@ -273,6 +285,30 @@ class Trainer(trainer.Trainer):
             return self._newest_state, metrics
 
         self._compiled_train_step = step
+
+    def eval(self, batch_iters: Mapping[str, Any]) -> Any:
+        """Evaluate the model on data sets, as T5X's method does, and report the results."""
+        names = ", ".join(batch_iters)
+        step = int(self.train_state.step)
+        phases.begin_phase(f"evaluating at step {step:,}: {names}")
+        started = time.monotonic()
+        summaries = super().eval(batch_iters)
+        seconds = time.monotonic() - started
+        if jax.process_index() == 0:
+            for name, summary in summaries.items():
+                values = self._select_evaluation_values(summary)
+                progress.write_evaluation(self._reporter, step, name, values, seconds)
+        return summaries
+
+    def _select_evaluation_values(self, summary: Mapping[str, Any]) -> dict[str, float]:
+        """Return the values of an evaluation to report: the loss of each real token, ..."""
+        losses = {name: float(summary[name].value) for name in _LOSSES if name in summary}
+        loss = step_metrics.compute_token_loss(losses, self._model._loss_normalizing_factor)  # noqa: SLF001
+        values = {} if loss is None else {"loss": loss}
+        for shown, name in _EVALUATION_METRICS.items():
+            if name in summary:
+                values[shown] = float(summary[name].value)
+        return values
 
     def _read_loss(self, metrics: Mapping[str, Any]) -> float:
         """Wait for a step, and return its loss; NaN if its update was skipped."""
@@ -374,6 +410,14 @@ class Trainer(trainer.Trainer):
             loss,
             health.collect_report(step, seconds, waited / steps),
         )
+        measured: dict[str, Any] = {
+            field: float(values[name].value)
+            for field, name in _REPORTED_METRICS.items()
+            if name in values
+        }
+        measured |= progress.measure_device_memory(jax.local_devices())
+        report = dataclasses.replace(report, **measured)
+        run_results.set_result("training", report.describe_end())
         for name, value in report.scalars().items():
             self.train_metrics_manager.write_scalar(f"rosetta/{name}", value, step)
         if self._reporter:
@@ -413,6 +457,8 @@ class Trainer(trainer.Trainer):
                 self._weight_metrics_computer,
                 other_state_variables=other_variables,
             )
+            norm = t5x_metrics.AveragePerStep.from_model_output(optax.global_norm(gradients))
+            metrics = {**metrics, _GRADIENT_NORM: norm}
             if self._settings.on_bad_loss == "skip":
                 after, is_finite = _select_finite_update(gradients, after, train_state)
                 skipped = t5x_metrics.AveragePerStep.from_model_output(

@@ -192,7 +192,7 @@ def _read_rate(folder: Path, more: dict[str, Any]) -> Outcome:
     """Return the outcome of a trial that ended well: the last rate in its progress file."""
     progress = next(iter(sorted(folder.rglob("progress.jsonl"))), None)
     lines = progress.read_text(encoding="utf-8").splitlines() if progress else []
-    reports = [json.loads(line) for line in lines]
+    reports = [report for line in lines if "evaluation" not in (report := json.loads(line))]
     rates = [entry["tokens_per_second"] for entry in reports if entry.get("tokens_per_second")]
     if not rates:
         return Outcome(

@@ -19,7 +19,7 @@ from unittest import mock
 
 from rosetta.core import log
 from rosetta.core.errors import UserError
-from rosetta.launch import execution
+from rosetta.launch import crash_report, execution
 from rosetta.t5x import warmup
 from tests.support import errors
 
@@ -87,6 +87,7 @@ def run_in_process(entry: Callable[[], int], folder: Path, environment: Mapping[
         _capture_output(out, err),
         mock.patch.object(os, "execvpe", become),
         mock.patch.object(execution, "_run_child", run_child),
+        mock.patch.object(crash_report, "start_reporter", return_value=None),
         errors.collect_errors() as reported,
     ):
         status = finish(entry)

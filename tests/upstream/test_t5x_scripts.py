@@ -103,7 +103,7 @@ def _progress(folder: Path) -> dict[int, float]:
     lines = [
         json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()
     ]  # the last one may be half written
-    return {line["step"]: line["loss"] for line in lines}
+    return {line["step"]: line["loss"] for line in lines if "loss" in line}
 
 
 def _hashes(log: Path) -> dict[int, set[int]]:

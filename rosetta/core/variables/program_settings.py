@@ -147,7 +147,15 @@ PROGRAM_SETTINGS = (
     Variable(
         "ROSETTA_PROGRESS_FD",
         Text("a file descriptor", "FD"),
-        "File descriptor that the trainer writes lines of progress to. The launcher sets it.",
+        "File descriptor of the terminal while the output goes to a log. The launcher sets it.",
+        Group.PROGRAMS,
+        (TRAINER,),
+        scope=Scope.INTERNAL,
+    ),
+    Variable(
+        "ROSETTA_END_FD",
+        Text("a file descriptor", "FD"),
+        "File descriptor by which the trainer says that its end is reported. The launcher sets it.",
         Group.PROGRAMS,
         (TRAINER,),
         scope=Scope.INTERNAL,

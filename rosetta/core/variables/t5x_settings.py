@@ -646,9 +646,16 @@ T5X_SETTINGS = (
     Variable(
         "LOGDIR",
         Folder(),
-        "Folder of the log. If it is not set, the log goes to the terminal.",
+        "Folder of the log file. -: no file, everything goes to the terminal.",
         Group.PROGRAMS,
-        (SINGLE_NODE_PRETRAIN, SINGLE_NODE_FINETUNE),
+        (*T5X, SINGLE_NODE_PRETRAIN, SINGLE_NODE_FINETUNE),
+        default=Note("logs in MODEL_DIR, FT_DIR or OUTPUT_DIR; none with several processes"),
         example="logs",
+        details=(
+            "The terminal shows the phases, the progress, warnings, errors and results. The log "
+            "file has all output. With several processes, and for a folder in an object store, "
+            "everything goes to the terminal."
+        ),
+        page="reference/run-output.md",
     ),
 )

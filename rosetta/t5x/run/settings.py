@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 LENGTH_VARIABLES = {"ENC_SL": "inputs", "DEC_SL": "targets"}
 # Macros of the gin files that have a number, and are variables of the same name.
 MACRO_VARIABLES = ("WARMUP_STEPS", "SAVE_PERIOD", "EVAL_PERIOD", "STATS_PERIOD", "LEARNING_RATE")
+TERMINAL_LOG = "-"  # the value of LOGDIR that sends all output to the terminal
 _SWITCHES = ("ENABLE_FP8", "TRANSPOSE_BS", "FUSE_QKV", "PACK")
 # The variables that the scripts' positional arguments set, in the documented order. Arguments may
 # be empty, or left out at the end.
@@ -70,7 +71,7 @@ class Settings:
       lengths: the lengths that are set, in tokens, by feature.
       macros: the values of gin macros that are set, by name.
       model_dir: the folder of the checkpoints: an absolute path, or an address in an object store.
-      log_dir: the folder of the log; "" for none.
+      log_dir: the folder of the log; "" for the default, TERMINAL_LOG for no file.
       variables: every variable and positional argument, as text.
       values: the value of each variable that the script reads. None if the variable is not set and
         has no fixed default.
@@ -135,7 +136,7 @@ def read_script_settings(
         lengths=select_lengths(values),
         macros={name: values[name] for name in MACRO_VARIABLES if values[name] is not None},
         model_dir=parse_path("MODEL_DIR", values["MODEL_DIR"] or f"{workspace}/model_dir_{size}"),
-        log_dir=(values["LOGDIR"] or "") if is_single_node else "",
+        log_dir=values["LOGDIR"] or "",
         variables=variables,
         values=values,
     )

@@ -139,7 +139,8 @@ def test_finetuning_on_one_node(place: Place) -> None:
 def test_the_shell_becomes_the_trainer(place: Place) -> None:
     place.program("recorder", RECORDER.replace(repr(OUTPUT), "os.getpid()"))
     argv = ["bash", str(place.script("multiprocess_pretrain_pile.sh"))]
-    with subprocess.Popen(argv, cwd=place.work, env=place.env(), stdout=subprocess.PIPE) as shell:
+    env = place.env(LOGDIR="-")
+    with subprocess.Popen(argv, cwd=place.work, env=env, stdout=subprocess.PIPE) as shell:
         assert shell.stdout is not None
         assert int(shell.stdout.read()) == shell.pid
 

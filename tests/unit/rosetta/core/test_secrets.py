@@ -195,7 +195,7 @@ def test_lines_for_the_terminal(
     """Progress is written past sys.stderr, where that is a log."""
     into, out = os.pipe()
     monkeypatch.setenv(log.TERMINAL_VARIABLE, str(out))
-    log.info(f"reading {ADDRESS}", terminal=True)
+    log.info(f"reading {ADDRESS}")
     os.close(out)
     with os.fdopen(into) as terminal:
         assert MARK not in terminal.read()

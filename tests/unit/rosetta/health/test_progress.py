@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -79,6 +81,9 @@ def test_it_is_appended_and_printed(tmp_path: Path, capsys: pytest.CaptureFixtur
         "mfu": 0.456,
         "input_wait": 0.012,
         "seconds_left": 39520.0,
+        **dict.fromkeys(
+            ("learning_rate", "gradient_norm", "device_memory", "device_memory_limit"), None
+        ),
     }
     assert (second["loss"], second["mfu"]) == ("nan", None)
     assert math.isnan(float(str(second["loss"])))
@@ -156,5 +161,62 @@ def test_a_line_is_written_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None
     """Logs of other threads come between two writes."""
     written: list[str] = []
     monkeypatch.setattr("sys.stderr", SimpleNamespace(write=written.append, flush=lambda: None))
-    log.info("step 10", prefix=False, terminal=True)
+    log.info("step 10", prefix=False)
     assert written == ["step 10\n"]
+
+
+FULL = dataclasses.replace(
+    REPORT,
+    learning_rate=1.5e-4,
+    gradient_norm=0.8125,
+    device_memory=61 << 30,
+    device_memory_limit=140 << 30,
+)
+
+
+def test_the_line_of_a_report_has_rate_gradient_and_memory() -> None:
+    line = FULL.format_line()
+    assert "rate 0.00015  gradient 0.812" in line
+    assert "  61.0/140.0 GiB  " in line
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 300])
+def test_a_narrow_terminal_keeps_the_loss_and_the_time_left(width: int) -> None:
+    line = FULL.format_short_line(width)
+    assert "loss 3.14" in line
+    assert line.endswith("left") or line == FULL.format_line()
+    assert len(line) <= width
+
+
+@pytest.mark.parametrize(
+    ("statistics", "fields"),
+    [
+        ([None], {}),
+        ([{}], {}),
+        (
+            [
+                {"peak_bytes_in_use": 5, "bytes_limit": 9},
+                {"peak_bytes_in_use": 7, "bytes_limit": 8},
+            ],
+            {"device_memory": 7, "device_memory_limit": 8},
+        ),
+        ([{"peak_bytes_in_use": 5}], {"device_memory": 5}),
+    ],
+)
+def test_the_memory_of_the_fullest_device(statistics: list[Any], fields: dict[str, int]) -> None:
+    devices = [SimpleNamespace(memory_stats=lambda value=value: value) for value in statistics]
+    assert progress.measure_device_memory(devices) == fields
+
+
+def test_an_evaluation_is_a_line_and_an_object(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = {"loss": 1.25, "token_accuracy": math.nan}
+    progress.write_evaluation(ProgressWriter(str(tmp_path)), 1200, "pairs", values, 3.0)
+    line = capsys.readouterr().err
+    assert "loss 1.25" in line
+    (written,) = _lines(tmp_path)
+    assert written == {
+        "step": 1200,
+        "evaluation": {"pairs": {"loss": 1.25, "token_accuracy": "nan"}},
+    }

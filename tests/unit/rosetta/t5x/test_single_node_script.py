@@ -35,7 +35,12 @@ def test_a_run_without_arguments(place: Place) -> None:
         f'"{place.work}/model_dir"',
         '"bfloat16"',
     )
-    assert ran.out == "the trainer's words\n", "without LOGDIR all is said on the terminal"
+    assert ran.out == "", "the output goes to the log of the run"
+    assert "the trainer's words" in (place.work / "model_dir/logs/train.log").read_text()
+    on_terminal = place.run(
+        "singlenode_pretrain_pile.sh", **place.cards("NVIDIA H100 80GB HBM3, 9.0"), LOGDIR="-"
+    )
+    assert on_terminal.out == "the trainer's words\n"
     make_checkpoint_folder(place, "1000", name="model_dir")
     ran = place.run("singlenode_ft_frompile.sh", DATA=f"jsonl:{place.work}/mnli.jsonl")
     assert ran.rc == 0, ran.err
