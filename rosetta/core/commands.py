@@ -63,6 +63,13 @@ PROGRAM = Program(
             _SETTINGS,
         ),
         Command(
+            "plot",
+            TRAIN,
+            "draw the loss of runs in the terminal, or as PNG",
+            "rosetta.commands.plot",
+            ("/runs/small --out loss.png", "/runs/small /runs/base --value learning_rate"),
+        ),
+        Command(
             "info",
             LOOK,
             "show what this environment contains",

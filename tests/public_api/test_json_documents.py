@@ -119,6 +119,8 @@ def test_names_in_the_folder_of_a_run() -> None:
 
 def test_scalars() -> None:
     """What is drawn over the steps of a run has the names that the page lists."""
-    report = progress.ProgressReport(1, 1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, extra={"goodput": 1.0})
+    report = progress.ProgressReport(
+        1, 1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, device_memory=1, extra={"goodput": 1.0}
+    )
     existing = {*(f"rosetta/{name}" for name in report.scalars()), "rosetta/skipped"}
     assert_same_names("Scalars", read_names("Scalars"), existing)

@@ -1,0 +1,1 @@
+"""Curves of runs: the values over the steps, and their charts in a terminal and as PNG."""
