@@ -1,4 +1,4 @@
-"""A program with a log file: what the file has, what the terminal shows, and how a crash is told."""
+"""A program with a log file: what the file has, what the terminal shows, how a crash is told."""
 
 from __future__ import annotations
 
