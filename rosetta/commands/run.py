@@ -148,6 +148,13 @@ def _add_preset_options(parser: argparse.ArgumentParser) -> None:
         help="a preset or its YAML file, and settings on top of it (docs/how-to/use-presets.md)",
     )
     parser.add_argument(
+        "--gin",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a gin file of T5X instead of a preset, with NAME=VALUE as bindings (may be repeated)",
+    )
+    parser.add_argument(
         "--description",
         metavar="FILE",
         help="a JSON file with a run description instead of a preset; - is standard input",
@@ -204,7 +211,12 @@ def read_run(args: argparse.Namespace) -> Run:
     from dataclasses import replace
 
     _check_options(args)
-    described = _read_description(args) if args.description else _describe_preset(args)
+    if args.description:
+        described = _read_description(args)
+    elif args.gin:
+        described = _describe_gin_files(args)
+    else:
+        described = _describe_preset(args)
     mounts = tuple(_parse_mount(text) for text in args.mount)
     described = replace(
         described,
@@ -246,7 +258,8 @@ def _warn_about_placement(args: argparse.Namespace, run: Run) -> None:
         *placement_checks.check_folders(run, args.on),
         *placement_checks.describe_platform(run, args.on, os.environ),
     ]
-    names_gpu = args.description or args.accelerator or "accelerator" in run.origin
+    has_preset = not args.description and not args.gin
+    names_gpu = not has_preset or args.accelerator or "accelerator" in run.origin
     if args.on in PLACES_TO_SUBMIT and not names_gpu:
         from rosetta.presets import resolution
 
@@ -318,6 +331,34 @@ def _describe_preset(args: argparse.Namespace) -> Run:
     )
 
 
+def _describe_gin_files(args: argparse.Namespace) -> Run:
+    """Return the run of the gin files that --gin names, and of the settings on top of them.
+
+    On this machine, one process has all GPUs by default. A job has one process for each GPU.
+    """
+    from rosetta.launch import gin_run
+
+    if args.accelerator:
+        raise UserError(
+            "the settings for an accelerator come from presets",
+            "--accelerator",
+            "leave the option out, or name a preset instead of --gin",
+            kind=CONFLICT,
+            value=args.accelerator,
+        )
+    nodes = args.nodes or 1
+    default = "node" if args.on in PLACES_TO_RUN and nodes == 1 else "gpu"
+    return gin_run.describe_gin_run(
+        args.gin,
+        args.words,
+        nodes=nodes,
+        gpus_per_node=args.gpus_per_node or 8,
+        processes_per_node=args.processes or default,
+        environment=os.environ,
+        in_container=args.on in _CONTAINERS,
+    )
+
+
 def _find_accelerator(args: argparse.Namespace, settings: dict[str, str]) -> str | None:
     """Return the short name of this machine's GPU if the run will be on this machine."""
     from rosetta.core import gpu_query
@@ -335,12 +376,12 @@ def _read_description(args: argparse.Namespace) -> Run:
 
     from rosetta.core import bounded_read, run_description
 
-    if args.words or args.nodes or args.gpus_per_node or args.accelerator:
+    if args.words or args.gin or args.nodes or args.gpus_per_node or args.accelerator:
         raise UserError(
             "a run description sets everything except the place",
             f"--description {args.description}",
-            "leave out preset, settings, --nodes, --gpus-per-node and --accelerator, or edit the "
-            "file",
+            "leave out preset, settings, --gin, --nodes, --gpus-per-node and --accelerator, or "
+            "edit the file",
             kind=CONFLICT,
         )
     if args.description == "-":

@@ -40,10 +40,9 @@ def render_pyxis(run: Run, options: Options) -> Rendering:
       UserError: there is no image, or a mount's path has a comma or a colon.
     """
     env = rendering.make_variables(run)
-    words = [
-        f"--container-image={rendering.format_image(options, 'pyxis')}",
-        f"--container-env={','.join(env)}",
-    ]
+    words = [f"--container-image={rendering.format_image(options, 'pyxis')}"]
+    if env:
+        words.append(f"--container-env={','.join(env)}")
     if run.mounts:
         words.append(f"--container-mounts={','.join(rendering.format_mounts(run, '--on pyxis'))}")
     return _render_job(run, options, words, env)
