@@ -20,6 +20,7 @@ from rosetta.core.secrets import Mask
 from rosetta.launch import node_processes, rendering
 from rosetta.pax.run.parameter_count import NO_CHECKPOINTS
 from rosetta.presets import preset_files, preset_run
+from rosetta.t5x.run import settings as t5x_settings
 from rosetta.tune import trial_process
 from rosetta.tune.search import OK, OUT_OF_MEMORY, Choice, Outcome
 
@@ -134,6 +135,7 @@ def _list_t5x_settings(steps: int, folder: str) -> dict[str, str]:
         "CHECKPOINT_DISABLE": "true",
         "TRAIN_STEPS": str(steps),
         "MODEL_DIR": f"{folder}/run",
+        "LOGDIR": t5x_settings.TERMINAL_LOG,  # the log of the trial outlives the folder
     }
 
 
