@@ -40,8 +40,9 @@ def find_task(name: str, module: str | None = None) -> seqio.Task | seqio.Mixtur
     suggestion = f"did you mean {near[0]}? " if near else ""
     raise UserError(
         f"SeqIO has no task or mixture {name!r}",
-        f"TASK_MODULE={module or T5_MODULE}",
-        f"{suggestion}set TASK_MODULE to the Python file or module that registers the task",
+        f"DATA=task:{name}",
+        f"{suggestion}set TASK_MODULE to the Python file or module that registers the task "
+        f"({module or T5_MODULE} does not)",
         kind=UNKNOWN,
         value=name,
     )

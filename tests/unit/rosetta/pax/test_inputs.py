@@ -164,7 +164,7 @@ def test_another_batch_goes_on_with_the_next_example_and_another_seed_does_not(
     rest = first.get_next()
     smaller = train(text, batch_size=2)
     smaller.set_state(state)
-    assert "the batch was 4, now 2: from step 1 on with example 4" in capsys.readouterr().out
+    assert "the batch was 4, now 2: from step 1 on with example 4" in capsys.readouterr().err
     assert (np.concatenate([smaller.get_next().ids, smaller.get_next().ids]) == rest.ids).all()
     with errors.expect_user_error(errors.DIFFERS, where="the data's seed", value=4, names="3"):
         train(text, input_random_seed=4).set_state(state)

@@ -127,9 +127,8 @@ def test_after_a_change_of_batch_size_the_next_example_follows(
     larger = opened(span_task, batch_size=16)
     dataset.set_resume_position(kept, 6)
     dataset.align_iterator(larger, 6)
-    assert capsys.readouterr().out.startswith(
-        "data: the batch was 8, now 16: from step 6 on with example 48"
-    )
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("data: the batch was 8, now 16: from step 6 on with example 48")
     assert (
         next(larger)["encoder_input_tokens"][:8]
         == first.batches.make_batch(6)["encoder_input_tokens"]

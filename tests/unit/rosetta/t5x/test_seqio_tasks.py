@@ -55,7 +55,7 @@ def test_t5s_own_tasks_need_no_module() -> None:
     ("code", "module", "kind", "facts"),
     [
         ("", "empty.py", errors.UNKNOWN, {"value": "summs"}),
-        (CODE.format(name="sums_x"), "other.py", errors.UNKNOWN, {"remedy": "sums_x"}),
+        (CODE.format(name="summx"), "other.py", errors.UNKNOWN, {"remedy": "summx"}),
         ("1 / 0", "wrong.py", errors.INVALID, {"names": "ZeroDivisionError"}),
         (None, "nowhere.py", errors.MISSING, {}),
         (None, "nowhere_at_all", errors.INVALID, {"names": "nowhere_at_all"}),
@@ -69,5 +69,6 @@ def test_what_cannot_be_found_is_one_line(
     if code is not None:
         (tmp_path / module).write_text(code)
     where = str(tmp_path / module) if module.endswith(".py") else module
-    with errors.expect_user_error(kind, where=f"TASK_MODULE={where}", **facts):
-        seqio_tasks.find_task("summs" if "value" in facts else "sums_y", where)
+    place = "DATA=task:summ" if kind == errors.UNKNOWN else f"TASK_MODULE={where}"
+    with errors.expect_user_error(kind, where=place, **facts):
+        seqio_tasks.find_task("summs", where)
