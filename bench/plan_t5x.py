@@ -95,8 +95,13 @@ def use_upstream_network(model: Any, _: Any) -> tuple[Any, Any]:
     )
 
 
-def plan_case(case: dict[str, Any]) -> dict[str, Any]:
-    """Compile a case, and return its report."""
+def compile_case(case: dict[str, Any]) -> t5x_step.CompiledStep:
+    """Compile a case, see CASES.
+
+    Args:
+        case: The case. `gpu` is h100 if it is not set. `layers` are those of the encoder, and those
+            of the decoder; if it is not set, the model has its own number.
+    """
     from rosetta.t5x.run import gin_text
 
     gpus, tp, per_gpu = case["gpus"], case["tp"], case["batch"]
@@ -112,10 +117,13 @@ def plan_case(case: dict[str, Any]) -> dict[str, Any]:
     settings |= {
         f"network.T5Config.{name}": value for name, value in case.get("switches", {}).items()
     }
-    compiled = t5x_step.compile_t5x_step(
+    if layers := case.get("layers"):
+        settings["network.T5Config.num_encoder_layers"] = layers
+        settings["network.T5Config.num_decoder_layers"] = layers
+    return t5x_step.compile_t5x_step(
         [f"rosetta/t5x/gin/t5_1_1/{case['size']}.gin", "rosetta/t5x/gin/runs/pretrain.gin"],
         [f"{name} = {gin_text.format_literal(value)}" for name, value in settings.items()],
-        gpu_name="h100",
+        gpu_name=case.get("gpu", "h100"),
         nodes=max(gpus // 8, 1),
         per_node=min(gpus, 8),
         tensor_parallel=tp,
@@ -124,7 +132,6 @@ def plan_case(case: dict[str, Any]) -> dict[str, Any]:
         fsdp=case.get("fsdp", False),
         change=use_upstream_network if case.get("upstream") else None,
     )
-    return step_report.summarize_step(compiled)
 
 
 def main() -> int:
@@ -149,7 +156,9 @@ def main() -> int:
         t5x_step.prepare_t5x_compilation(
             CASES[name].get("switches", {}).get("fp8", "off"), CASES[name]["size"], "h100"
         )
-        (args.out / f"{name}.json").write_text(json.dumps(plan_case(CASES[name])))
+        (args.out / f"{name}.json").write_text(
+            json.dumps(step_report.summarize_step(compile_case(CASES[name])))
+        )
         return 0
     args.out.mkdir(parents=True, exist_ok=True)
     status = 0

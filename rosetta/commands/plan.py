@@ -6,11 +6,12 @@ The compiled step shows the memory, the communication and the kernels of a run.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import log, option_types
-from rosetta.core.errors import INVALID, UserError
+from rosetta.core.errors import INVALID, MISSING, UserError
 from rosetta.core.value_parsing import (
     parse_list,
     parse_number,
@@ -102,6 +103,12 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
         )
         framework.add_argument(
             "--hlo", type=Path, metavar="FILE", help="also write the optimised HLO to this file"
+        )
+        framework.add_argument(
+            "--chart",
+            type=Path,
+            metavar="FILE",
+            help="also draw where the predicted time goes, as a PNG",
         )
 
 
@@ -195,11 +202,53 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
     gpus.get_gpu(args.card, "--card")  # refuses an unknown GPU
     plan_step = {"t5x": _plan_t5x, "pax": _plan_pax}[args.framework]
-    return plan_step(args, _check_hlo_file(args.hlo))
+    files = _OutputFiles(_check_file(args.hlo, "--hlo"), _check_file(args.chart, "--chart"))
+    if files.chart:
+        _check_drawing()
+    return plan_step(args, files)
 
 
-def _check_hlo_file(path: Path | None) -> Path | None:
-    """Return the absolute path of the file for the HLO; None if none is wanted.
+@dataclasses.dataclass(frozen=True)
+class _OutputFiles:
+    """The files that a plan also writes; None for those that are not wanted.
+
+    Attributes:
+      hlo: The file for the optimised HLO.
+      chart: The file for the chart of the time.
+    """
+
+    hlo: Path | None
+    chart: Path | None
+
+    def write(self, text: str, result: dict[str, Any]) -> None:
+        """Write the files that are wanted."""
+        from rosetta.core import run_folders
+
+        if self.hlo:
+            run_folders.write_file(self.hlo, text)
+        if self.chart:
+            from rosetta.plan import step_chart
+
+            step_chart.draw_chart(result, self.chart)
+
+
+def _check_drawing() -> None:
+    """Check that this environment can draw.
+
+    Raises:
+      UserError: Pillow is not installed.
+    """
+    if importlib.util.find_spec("PIL") is None:
+        raise UserError(
+            "this environment cannot draw: it has no Pillow",
+            "--chart",
+            "leave --chart out, or install the package pillow",
+            kind=MISSING,
+        )
+
+
+def _check_file(path: Path | None, option: str) -> Path | None:
+    """Return the absolute path of a file that an option names; None if none is wanted.
 
     Raises:
       UserError: The file cannot be written.
@@ -210,17 +259,17 @@ def _check_hlo_file(path: Path | None) -> Path | None:
         return None
     if path.exists() and not path.is_file():
         raise UserError(
-            "not a regular file", f"--hlo {path}", "name a new or an existing file", kind=INVALID
+            "not a regular file", f"{option} {path}", "name a new or an existing file", kind=INVALID
         )
     run_folders.check_folder_writable(str(path.resolve().parent))
     return path.resolve()
 
 
-def _plan_pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
+def _plan_pax(args: argparse.Namespace, files: _OutputFiles) -> tuple[dict[str, Any], str]:
     """Plan a step of a Paxml experiment."""
-    from rosetta.core import gpus, run_folders
-    from rosetta.pax.run import preflight
-    from rosetta.plan import pax_step, step_report
+    from rosetta.core import gpus
+    from rosetta.pax.run import experiment_checks, preflight
+    from rosetta.plan import pax_step, progress, step_report, step_time
 
     preflight.resolve_experiment(args.config)
     hyper_parameters = parse_hyper_parameters(args.hyper)
@@ -231,27 +280,28 @@ def _plan_pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any
         args.gpus or pax_step.count_devices(experiment), args.gpus_per_node
     )
     gpu_count = nodes * per_node
-    log.info(
-        f"plan: compiling the step of {args.config} for {gpu_count} x {args.card}: one to ten "
-        "minutes"
-    )
-    step = pax_step.compile_pax_step(experiment, gpu_name=args.card, nodes=nodes, per_node=per_node)
-    if hlo:
-        run_folders.write_file(hlo, step.compiled.text)
-    result = step.report()
     gpu = gpus.get_gpu(args.card, "--card")
-    result["run"] = step_report.describe_fit(result["memory"]["peak"], gpu, args.config, gpu_count)
+    rows = experiment_checks.compute_batch(experiment.PERCORE_BATCH_SIZE, gpu_count)
+    description = f"{args.config}, a global batch of {rows:,} rows of {experiment.MAX_SEQ_LEN:,}"
+    log.info(f"plan: {description}, on {gpu_count} x {gpu.name}")
+    step = pax_step.compile_pax_step(experiment, gpu_name=args.card, nodes=nodes, per_node=per_node)
+    with progress.show_phase("reading the compiled step"):
+        result = step.report()
+        workload = step_time.Workload(rows, experiment.MAX_SEQ_LEN, gpu_count, per_node)
+        result["time"] = step_time.report_time(step.compiled.text, gpu, workload)
+    result["run"] = step_report.describe_fit(result["memory"]["peak"], gpu, description, gpu_count)
+    files.write(step.compiled.text, result)
     return result, pax_step.format_pax_report(result)
 
 
-def _plan_t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
+def _plan_t5x(args: argparse.Namespace, files: _OutputFiles) -> tuple[dict[str, Any], str]:
     """Plan a step of a T5 model."""
-    from rosetta.core import gpus, run_folders
-    from rosetta.plan import step_report, t5x_step
+    from rosetta.core import gpus
+    from rosetta.plan import progress, step_report, step_time, t5x_step
     from rosetta.t5x.run import gin_files, settings
 
     nodes, per_node = split_into_nodes(args.gpus, args.gpus_per_node)
-    files = [
+    gins = [
         gin_files.find_model_file(args.family, args.size, "--family, --size"),
         f"{gin_files.GIN_FOLDER}/runs/pretrain.gin",
     ]
@@ -260,18 +310,16 @@ def _plan_t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any
     )
     switches = parse_switches(args.switches)
     batch = args.gpus // args.tp * args.batch_per_gpu
-    bindings = _bind_gin_files(args, files, switches, batch)
+    bindings = _bind_gin_files(args, gins, switches, batch)
     t5x_step.prepare_t5x_compilation(str(switches.get("fp8", "off")), args.size, args.card)
     description = (
         f"{args.family} {args.size}, a global batch of {batch:,} sequences, {args.batch_per_gpu} "
         f"for each {args.tp} GPU(s)"
     )
-    log.info(
-        f"plan: compiling the step of {description}, for {args.gpus} x {args.card}: one to ten "
-        "minutes"
-    )
+    gpu = gpus.get_gpu(args.card, "--card")
+    log.info(f"plan: {description}, on {args.gpus} x {gpu.name}")
     compiled = t5x_step.compile_t5x_step(
-        files,
+        gins,
         bindings,
         gpu_name=args.card,
         nodes=nodes,
@@ -281,12 +329,12 @@ def _plan_t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any
         lengths={"inputs": args.inputs, "targets": args.targets},
         fsdp=args.fsdp,
     )
-    if hlo:
-        run_folders.write_file(hlo, compiled.text)
-    log.info("plan: reading the compiled step")
-    result = step_report.summarize_step(compiled)
-    gpu = gpus.get_gpu(args.card, "--card")
+    with progress.show_phase("reading the compiled step"):
+        result = step_report.summarize_step(compiled)
+        workload = step_time.Workload(batch, args.inputs + args.targets, args.gpus, per_node)
+        result["time"] = step_time.report_time(compiled.text, gpu, workload)
     result["run"] = step_report.describe_fit(result["memory"]["peak"], gpu, description, args.gpus)
+    files.write(compiled.text, result)
     return result, step_report.format_step_report(result)
 
 

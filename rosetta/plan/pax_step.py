@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import INVALID, MISSING, UserError
-from rosetta.plan import hlo_text, step_report, t5x_step, traffic
+from rosetta.plan import hlo_text, progress, step_report, t5x_step, traffic
 from rosetta.presets import launch_flags
 
 if TYPE_CHECKING:
@@ -127,9 +127,10 @@ def compile_pax_step(
         UserError: The hyper-parameters are not valid, or do not fit the cluster.
     """
     started = time.monotonic()
-    lowered, parameters = lower_pax_step(
-        experiment, t5x_step.describe_devices(gpu_name, nodes, per_node)
-    )
+    with progress.show_phase("tracing the step"):
+        lowered, parameters = lower_pax_step(
+            experiment, t5x_step.describe_devices(gpu_name, nodes, per_node)
+        )
     return CompiledPaxStep(t5x_step.compile_step(lowered, started), per_node, parameters)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rosetta.plan import hlo_text, step_kernels
+from rosetta.plan import hlo_text, step_kernels, step_time
 from rosetta.presets import preset_files
 
 if TYPE_CHECKING:
@@ -133,10 +133,11 @@ def _format_fit(report: dict[str, Any]) -> list[str]:
 
 
 def format_step_report(report: dict[str, Any]) -> str:
-    """Format the result of `summarize_step` as text, with its `run` if it has one."""
+    """Format the result of `summarize_step` as text, with its `run` and `time` if it has them."""
     memory, gemms = report["memory"], report["gemms"]
     lines = [
         *_format_fit(report),
+        *(step_time.format_time(report["time"]) if "time" in report else []),
         (
             f"memory       {memory['peak'] / GIGA:.1f} GB at most "
             f"({memory['arguments'] / GIGA:.1f} of arguments, {memory['temporaries'] / GIGA:.1f} "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import gpus, xla_flags
 from rosetta.core.errors import UNSUPPORTED, UserError
-from rosetta.plan import xla_target
+from rosetta.plan import progress, xla_target
 from rosetta.presets import t5x_model_options
 
 if TYPE_CHECKING:
@@ -220,7 +220,8 @@ def compile_step(lowered: Any, started: float) -> CompiledStep:
         lowered: The step that lower_step returned.
         started: When the preparation of the step began (time.monotonic).
     """
-    compiled = lowered.compile()
+    with progress.show_phase("compiling the step, one to ten minutes"):
+        compiled = lowered.compile()
     memory = compiled.memory_analysis()
     return CompiledStep(
         compiled.as_text(),
@@ -283,5 +284,6 @@ def compile_t5x_step(
         if change:
             model, trainer_class = change(model, trainer_class)
         batch_shapes = make_batch_shapes(model, batch_size, lengths)
-        lowered = lower_step(model, trainer_class, partitioner, batch_shapes)
+        with progress.show_phase("tracing the step"):
+            lowered = lower_step(model, trainer_class, partitioner, batch_shapes)
         return compile_step(lowered, started)
