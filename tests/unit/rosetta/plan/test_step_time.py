@@ -69,5 +69,7 @@ def test_the_chart_is_a_picture(tmp_path: Path) -> None:
     step_chart.draw_chart(report, tmp_path / "plan.png")
     with Image.open(tmp_path / "plan.png") as image:
         assert image.format == "PNG"
-        colours = {colour for _, colour in image.convert("RGB").getcolors(1 << 20)}
+        counts = image.convert("RGB").getcolors(1 << 20)
+    assert counts is not None
+    colours = {colour for _, colour in counts}
     assert {(0x3B, 0x6E, 0xA5), (0xC8, 0xCD, 0xD3)} <= colours  # the bars, and the range
