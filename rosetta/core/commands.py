@@ -100,8 +100,8 @@ PROGRAM = Program(
             "compile a training step for a GPU you do not have",
             "rosetta.commands.plan",
             ("t5x --size large --gpus 16 --card h100", "pax Synthetic126M --card h100"),
-            "The command shows the memory, the predicted time, the communication and the kernels of "
-            "the step.",
+            "The command shows the memory, the predicted time, the communication and the kernels "
+            "of the step.",
         ),
         Command(
             "new",
