@@ -21,7 +21,7 @@ from praxis.layers import activations
 from rosetta.core import log
 from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_choice
-from rosetta.pax import restore
+from rosetta.pax import gpt_layers, restore
 from rosetta.pax.run import experiment_checks
 from rosetta.pax.switches import Switches
 
@@ -157,6 +157,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
                 for name, value in vars(activations).items()
                 if isinstance(value, type) and issubclass(value, activations.BaseActivation)
             }
+            classes["ExactGELU"] = gpt_layers.ExactGELU
             name = parse_choice("ACTIVATION_CLS", self.ACTIVATION_CLS, list(classes))
             self.ACTIVATION_CLS = classes[name]
         policies = {policy.value: policy for policy in layers.AutodiffCheckpointType}

@@ -1,6 +1,6 @@
 """GPT: experiments with decoder-only language models that have learned positions.
 
-Layer norms reduce in float32.
+Layer norms reduce in float32. ROTARY_FRACTION and PARALLEL_RESIDUAL turn the model into a GPT-NeoX.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from paxml import experiment_registry
-from praxis import base_layer, layers
+from praxis import base_layer, layers, pax_fiddle
 
-from rosetta.pax import partitioning, softmax
+from rosetta.pax import gpt_layers, partitioning, rotary, softmax
 from rosetta.pax.data import PileUnsupervisedDataset
 from rosetta.pax.experiment import Difference, Experiment
 from rosetta.pax.switches import find_layer_stack
@@ -38,6 +38,9 @@ class GPT126M(Experiment):
 
     ACTIVATION_CLS = layers.GELU
     TRAINABLE_POSITION_EMB = True
+    ROTARY_FRACTION: float | None = None
+    ROPE_THETA = 10_000
+    PARALLEL_RESIDUAL = False
     USE_BIAS = True
     LAYERNORM_EPSILON = 1e-5
     ATTEN_LOGIT_CAP = -1.0  # no cap
@@ -102,6 +105,22 @@ class GPT126M(Experiment):
         for attention in (layer.tr_atten_tpl, layer.cross_atten_tpl):
             if attention is not None:
                 attention.weight_split_dims_mapping.proj = ["data", "mdl", None]
+        self._set_neox_layers(model.lm_tpl, stack)
+
+    def _set_neox_layers(self, lm: Any, stack: Any) -> None:
+        """Set the rotary positions and the parallel residual of GPT-NeoX."""
+        layer = stack.transformer_layer_params_tpl
+        if self.ROTARY_FRACTION is not None:
+            head_dim = self.DIMS_PER_HEAD or self.MODEL_DIMS // self.NUM_HEADS
+            lm.position_emb_tpl = None
+            layer.tr_atten_tpl.use_rotary_position_emb = True
+            layer.tr_atten_tpl.rotary_position_emb_tpl = rotary.configure_partial_embedding(
+                self.ROPE_THETA, self.ROTARY_FRACTION, head_dim
+            )
+        if self.PARALLEL_RESIDUAL:
+            parallel_layer = pax_fiddle.Config(gpt_layers.ParallelTransformer)
+            parallel_layer.copy_fields_from(layer)
+            stack.transformer_layer_params_tpl = parallel_layer
 
     def _set_embeddings(self, lm: Any) -> None:
         """Set the embeddings of tokens and positions, and the softmax."""

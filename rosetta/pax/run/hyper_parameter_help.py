@@ -16,6 +16,9 @@ UNREAD = {
         "EMBEDDING_LOOKUP_STYLE",
         "INPUT_DROPOUT_PROB",
         "LAYERNORM_EPSILON",
+        "PARALLEL_RESIDUAL",
+        "ROPE_THETA",
+        "ROTARY_FRACTION",
         "SEPARATE_EMBEDDING",
         "SOFTMAX_CAP_LOGITS",
         "SOFTMAX_INIT_STD",
@@ -69,7 +72,10 @@ HELP: dict[str, dict[str, str]] = {
         "VOCAB_SIZE": "Rows of the embedding. The vocabulary has at most as many tokens.",
         "USE_MQA": "True: several heads of queries share keys and values.",
         "NUM_KV_HEADS": "Heads of keys and values, if `USE_MQA` is True.",
-        "ACTIVATION_CLS": "Activation: a class of `praxis.layers.activations`, or its name.",
+        "ACTIVATION_CLS": (
+            "Activation: a class of `praxis.layers.activations`, its name, or `ExactGELU`. `GELU` "
+            "is the approximation by tanh."
+        ),
         "USE_GATED_ACTIVATION": "True: feed-forward layers are gated.",
         "USE_BIAS": "True: the projections of attention have biases.",
         "SEPARATE_EMBEDDING": "True: the embedding and the output layer have weights of their own.",
@@ -82,6 +88,11 @@ HELP: dict[str, dict[str, str]] = {
         "SOFTMAX_CAP_LOGITS": "Cap of the logits of the output. None or 0: none.",
         "LAYERNORM_EPSILON": "Epsilon of the layer norms.",
         "RMS_NORM_EPSILON": "Epsilon of the RMS norms.",
+        "ROTARY_FRACTION": (
+            "Share of the features of a head that rotary positions turn, as in GPT-NeoX, in place "
+            "of learned positions. None: learned positions."
+        ),
+        "PARALLEL_RESIDUAL": "True: attention and MLP read the same input, as in GPT-NeoX.",
         "ROPE_THETA": "Base of the wavelengths of rotary positions. LLaMA 3 has 500,000.",
         "ROPE_SCALING": (
             "Scaling of rotary positions: the factor, the low and the high factor of the "
