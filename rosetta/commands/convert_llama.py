@@ -82,15 +82,25 @@ def _detect_layout(folder: Path) -> str:
     return next(iter(described))
 
 
-def _parse_epsilon(text: str) -> float:
+def parse_epsilon(text: str) -> float:
     """Return the value of --norm-epsilon: a number above 0 and at most 1."""
+    return parse_share(text, "1e-5")
+
+
+def parse_share(text: str, example: str) -> float:
+    """Return a number above 0 and at most 1 from a command line.
+
+    Args:
+      text: The text.
+      example: A valid number, for the error.
+    """
     number = parse_number("", text, above_zero=True)
     if number > 1:
-        raise UserError(f"{text!r} is greater than 1", do="give a number such as 1e-5")
+        raise UserError(f"{text!r} is greater than 1", do=f"give a number such as {example}")
     return number
 
 
-def _parse_rotary_base(text: str) -> float:
+def parse_rotary_base(text: str) -> float:
     """Return the value of --rope-theta: a number above 1."""
     number = parse_number("", text, above_zero=True)
     if number <= 1:
@@ -157,12 +167,12 @@ def add_parser(models: Any) -> None:
     )
     llama.add_argument(
         "--norm-epsilon",
-        type=_parse_epsilon,
+        type=parse_epsilon,
         help="from Pax: the epsilon of the RMS norms, which its files lack (default: 1e-5)",
     )
     llama.add_argument(
         "--rope-theta",
-        type=_parse_rotary_base,
+        type=parse_rotary_base,
         help="from Pax: the base of the rotary embedding, which its files lack (default: 10000)",
     )
     llama.add_argument(

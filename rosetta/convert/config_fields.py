@@ -297,6 +297,7 @@ def check_token_fields(config: Mapping[str, Any], where: str) -> None:
             where,
             "download or copy it again",
             kind=INVALID,
+            value="tie_word_embeddings",
         )
 
 

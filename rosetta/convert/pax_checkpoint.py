@@ -23,7 +23,7 @@ from rosetta.core.errors import DAMAGED, DIFFERS, INVALID, MISSING, UNSUPPORTED,
 from rosetta.health import checkpoint_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
 # The beginnings of the paths of arrays: of the whole model, of one layer, and of stacked layers.
@@ -247,7 +247,7 @@ class Checkpoint:
         self._complete.add(full_path)
 
     def list_unused(
-        self, top_paths: Iterable[str], layer_paths: Iterable[str], layer_count: int
+        self, top_paths: Collection[str], layer_paths: Collection[str], layer_count: int
     ) -> list[str]:
         """Return the names of the weights that a conversion does not use.
 

@@ -30,6 +30,11 @@ def copy_tokenizer(folder: Path, out: Path) -> list[str]:
     return names
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether a folder has files of a tokenizer."""
+    return any((folder / name).is_file() for name in model_hub.TOKENIZER_FILES)
+
+
 def read_token_ids(folder: Path) -> dict[str, Any]:
     """Return the ids of special tokens that a folder states beside its tokenizer, by field.
 
@@ -39,7 +44,7 @@ def read_token_ids(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: The folder has no tokenizer, or an id is not a whole number.
     """
-    if not any((folder / name).is_file() for name in model_hub.TOKENIZER_FILES):
+    if not has_tokenizer(folder):
         raise UserError(
             "the folder has no file of a tokenizer",
             f"--tokenizer {folder}",
