@@ -13,6 +13,8 @@ The tests import the cases. A Python with PyTorch and transformers runs this fil
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,7 +87,56 @@ LLAMA_CASES: dict[str, dict[str, Any]] = {
     "mistral-odd": _make_mistral("odd", 1, 64),
     "mistral-deep": _make_mistral("deep", 2, 4096),
 }
-CASES = {**LLAMA_CASES}
+
+
+def _make_gpt2(shape: str, activation: str, *, tied: bool) -> dict[str, Any]:
+    sizes = _SHAPES[shape]
+    return {
+        "model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": sizes["vocab"],
+        "n_embd": sizes["dim"],
+        "n_layer": sizes["layers"],
+        "n_head": sizes["heads"],
+        "n_inner": sizes["hidden"],
+        "n_positions": LENGTH + 8,
+        "activation_function": activation,
+        "tie_word_embeddings": tied,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+
+
+def _make_neox(shape: str, activation: str, fraction: float, **fields: Any) -> dict[str, Any]:
+    sizes = _SHAPES[shape]
+    return {
+        "model_type": "gpt_neox",
+        "architectures": ["GPTNeoXForCausalLM"],
+        "vocab_size": sizes["vocab"],
+        "hidden_size": sizes["dim"],
+        "num_hidden_layers": sizes["layers"],
+        "num_attention_heads": sizes["heads"],
+        "intermediate_size": sizes["hidden"],
+        "max_position_embeddings": LENGTH + 8,
+        "hidden_act": activation,
+        "rotary_pct": fraction,
+        "rotary_emb_base": 10000,
+        "use_parallel_residual": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        **fields,
+    }
+
+
+GPT_CASES: dict[str, dict[str, Any]] = {
+    "gpt2-wide": _make_gpt2("wide", "gelu_new", tied=True),
+    "gpt2-odd": _make_gpt2("odd", "gelu_new", tied=True),
+    "gpt2-deep": _make_gpt2("deep", "gelu", tied=False),
+    "neox-wide": _make_neox("wide", "gelu", 0.25),  # as Pythia
+    "neox-odd": _make_neox("odd", "gelu_new", 1.0, use_parallel_residual=False),
+    "neox-deep": _make_neox("deep", "gelu", 0.5, rotary_emb_base=20000),
+}
+CASES = {**LLAMA_CASES, **GPT_CASES}
 
 
 def _make_tokens(vocab_size: int) -> tuple[Any, Any]:
@@ -143,7 +194,10 @@ def _write_model(folder: Path, config: dict[str, Any]) -> None:
     output = model.get_output_embeddings().weight
     is_tied = output is model.get_input_embeddings().weight
     tensors = {}
-    for name, value in model.named_parameters():
+    for module_name, value in model.named_parameters():
+        name = module_name
+        if config["model_type"] == "gpt_neox" and name == "lm_head.weight":
+            name = "embed_out.weight"  # in files; only the module has another name in version 5
         # Norms and biases matter, too.
         tensors[name] = value.detach() + 0.1 * torch.randn_like(value)
         if value is output and not is_tied:
@@ -162,6 +216,25 @@ def _score(root: Path) -> None:
         logits = model(input_ids=rows).logits[:, :-1]
     loss = torch.nn.functional.cross_entropy(logits.transpose(1, 2), rows[:, 1:])
     np.save(root / "loss.npy", loss.numpy())
+
+
+def run_transformers(python: str, action: str, root: Path, *cases: str) -> None:
+    """Run this file as a program.
+
+    Args:
+        python: The Python that has PyTorch and transformers.
+        action: "write", "read" or "score".
+        root: The folder of the cases.
+        cases: The names of the cases.
+    """
+    done = subprocess.run(
+        [python, __file__, action, str(root), *cases],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": os.environ["PATH"], "HOME": str(root)},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def main(action: str, root: str, *cases: str) -> None:

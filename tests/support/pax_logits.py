@@ -14,6 +14,8 @@ from absl import flags
 from paxml import checkpoint_types, trainer_lib
 from praxis import base_layer, py_utils
 
+from rosetta.convert import weight_files
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -130,6 +132,12 @@ class Model:
             for path, value in paths
         ]
         self.variables = jax.tree_util.tree_unflatten(structure, values)
+
+
+def read_bits(folder: Path) -> dict[str, Any]:
+    """Return the tensors of a model folder, float32, as their bits."""
+    tensors = weight_files.open_tensors(folder)
+    return {name: np.asarray(tensor()).view(np.uint32) for name, tensor in tensors.items()}
 
 
 def measure_error(logits: Any, reference: Any) -> float:
