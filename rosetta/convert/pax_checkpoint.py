@@ -35,7 +35,7 @@ VERSION = 1.1
 _COPY_AGAIN = "copy the checkpoint again"
 _COMPLETE_CHECKPOINT = "name a complete checkpoint"
 # The scales and the histories of largest values with which products are computed in FP8.
-_FP8_STATE = re.compile(r"\.\w+_(amax_history|scale)$")
+_FP8_STATE = re.compile(r"\.(input|kernel|output_grad)_(amax_history|scale)$")
 _OPTIMIZER_PREFIX = "opt_states_"
 
 

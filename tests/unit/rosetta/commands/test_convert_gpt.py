@@ -309,6 +309,13 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         errors.UNSUPPORTED,
     ),
+    # Its name ends as those of the state of FP8 do, but it is a weight.
+    "a scale of each feature": (
+        lambda state: write_array(
+            state, f"{LAYER}self_attention.per_dim_scale.per_dim_scale", np.ones(8)
+        ),
+        errors.UNSUPPORTED,
+    ),
     "no biases": (
         lambda state: shutil.rmtree(state / f"{LAYER}self_attention.combined_qkv.b"),
         errors.UNSUPPORTED,
