@@ -212,13 +212,16 @@ class _Terminal:
     def adopt(self) -> None:
         """Take the descriptor out of the environment, so that child processes do not use it.
 
-        A child process may have closed it, and have opened something else under its number.
+        A child process may have closed it, and have opened something else under its number. So may
+        a profiler that started this process: a descriptor that is not open is not used.
         """
-        self._descriptor = self._find_descriptor()
+        descriptor = self._find_descriptor()
         os.environ.pop(TERMINAL_VARIABLE, None)
-        if self._descriptor is not None:
+        self._descriptor = None
+        if descriptor is not None:
             with contextlib.suppress(OSError, OverflowError):
-                os.set_inheritable(self._descriptor, False)
+                os.set_inheritable(descriptor, False)
+                self._descriptor = descriptor
 
     def _find_descriptor(self) -> int | None:
         if self._descriptor is not None:

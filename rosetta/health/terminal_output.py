@@ -38,10 +38,11 @@ def connect_terminal() -> None:
     text = os.environ.pop(END_VARIABLE, "")
     if not log.uses_terminal():
         return
-    _end_descriptor = value_parsing.parse_digits(text)
-    if _end_descriptor is not None:
+    descriptor = value_parsing.parse_digits(text)
+    if descriptor is not None:
         with contextlib.suppress(OSError, OverflowError):
-            os.set_inheritable(_end_descriptor, False)
+            os.set_inheritable(descriptor, False)
+            _end_descriptor = descriptor
     for register in (atexit.register, stop_signals.call_before_exit):
         register(log.end_terminal_line)
         register(mark_end_reported)

@@ -259,6 +259,8 @@ class Initializer(utils.TrainStateInitializer):
                 trains=model_dir is not None,
             )
             phases.begin_phase(f"restoring from step {pretrained.step(checkpoint):,}")
+            if not trainer_cls:
+                checkpoint_manager.phase_after_restore = "compiling, then computing answers"
         if model_dir and checkpoint_cfg and checkpoint_cfg.save and jax.process_index() == 0:
             self._prepare_saving(model_dir, state, checkpoint_cfg.save.dtype)
         if trainer_cls:

@@ -25,7 +25,13 @@ from t5x import checkpoints, state_utils, utils
 
 from rosetta.core import log, run_folders
 from rosetta.core.errors import FAILED, UserError
-from rosetta.health import checkpoint_files, checkpoint_saves, supervision, supervision_settings
+from rosetta.health import (
+    checkpoint_files,
+    checkpoint_saves,
+    phases,
+    supervision,
+    supervision_settings,
+)
 from rosetta.health.finite_check import all_finite
 from rosetta.nn import fp8
 from rosetta.t5x import checkpoint_arrays
@@ -37,6 +43,8 @@ if TYPE_CHECKING:
 # What the processes tell one another before they save; the highest number decides.
 _READY, _DISK_FULL, _FAILED = range(3)
 _saving_managers: list[Manager] = []  # managers that save and are not closed yet
+# What the program does after it has restored a checkpoint, if it is not training, for people.
+phase_after_restore: str | None = None
 _T5xManager: Any = checkpoints.OrbaxCheckpointManagerInterface
 
 
@@ -184,6 +192,8 @@ class Manager(_T5xManager):
             # Reading every array finds damage that the first check does not see.
             check_checkpoint_files(checkpoint, resumes=resumes, read_values=True)
             raise
+        if phase_after_restore:
+            phases.begin_phase(phase_after_restore)
         return jax.tree.map(_cast_counter, self._train_state, restored)
 
     def _make_missing_state(

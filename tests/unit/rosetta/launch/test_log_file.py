@@ -131,3 +131,24 @@ def test_a_line_of_progress_takes_the_place_of_the_last_one(tmp_path: Path) -> N
     lines = shown.decode().replace("\r\n", "\n")
     assert "step 1 of 79\r\x1b[Kstep 2 of 79\nrosetta: something else\nstep 3\n" in lines
     assert (tmp_path / "a.log").read_text().count("and more") == 2
+
+
+def test_a_descriptor_that_a_profiler_has_closed_is_not_used(tmp_path: Path) -> None:
+    """What the program opens under its number later stays as it is."""
+    code = (
+        "from rosetta.core import log\n"
+        "log.adopt_terminal()\n"
+        "file = open('data', 'w')\n"
+        "assert file.fileno() == 3\n"
+        "log.info('a line')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "ROSETTA_PROGRESS_FD": "3"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "rosetta: a line\n")
+    assert (tmp_path / "data").read_text() == ""
