@@ -30,6 +30,7 @@ from rosetta.data import (
 )
 from rosetta.health import phases
 from rosetta.t5x import pretrained
+from rosetta.t5x.seqio_vocabulary import TokenizerJsonVocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -93,8 +94,8 @@ def vocabulary(
     checkpoint: str | None = None,
     model_dir: str | None = None,
 ) -> seqio.Vocabulary:
-    """Return SeqIO's object for a vocabulary by name: "byte", a SentencePiece file, or "ids:SIZE"
-    (no text).
+    """Return SeqIO's object for a vocabulary by name: "byte", a SentencePiece file, a
+    tokenizer.json, or "ids:SIZE" (no text).
 
     Args:
       name: as for rosetta.data.vocabularies.load_vocabulary.
@@ -122,6 +123,8 @@ def vocabulary(
         return seqio.ByteVocabulary(extra_ids=loaded.extra_ids)
     if loaded.name.startswith("ids:"):
         return seqio.PassThroughVocabulary(size=loaded.size, eos_id=vocabularies.EOS)
+    if vocabularies.is_json_file(loaded.name):
+        return TokenizerJsonVocabulary(loaded)
     return seqio.SentencePieceVocabulary(loaded.name, extra_ids=loaded.extra_ids)
 
 
@@ -133,6 +136,8 @@ def convert_vocabulary(vocabulary: seqio.Vocabulary) -> vocabularies.Vocabulary:
     """
     if isinstance(vocabulary, seqio.ByteVocabulary):
         return vocabularies.Vocabulary("byte", vocabulary.extra_ids)
+    if isinstance(vocabulary, TokenizerJsonVocabulary):
+        return vocabulary.vocabulary
     if isinstance(vocabulary, seqio.SentencePieceVocabulary):
         checked = vocabularies.load_vocabulary(vocabulary.sentencepiece_model_file)
         return dataclasses.replace(checked, extra_ids=vocabulary.extra_ids)
