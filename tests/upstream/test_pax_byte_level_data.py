@@ -40,8 +40,8 @@ FIELDS = {
 }
 
 
-def _start(folder: Path, run: str) -> subprocess.Popen[str]:
-    """Start a training of STEPS steps in `folder`, with the log folder `run`."""
+def _start(folder: Path, run: str) -> subprocess.Popen[bytes]:
+    """Start a training of STEPS steps in `folder`, with the log folder `run`, and a log beside."""
     variables = {
         name: value
         for name, value in os.environ.items()
@@ -59,15 +59,15 @@ def _start(folder: Path, run: str) -> subprocess.Popen[str]:
         *(f"PERCORE_BATCH_SIZE={BATCH}", f"MAX_STEPS={STEPS}"),
         *(f"fdl.{name}={value}" for name, value in FIELDS.items()),
     ]
-    return subprocess.Popen(
-        [sys.executable, "-m", "rosetta", *words],
-        env=variables,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    with (folder / f"{run}.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rosetta", *words],
+            env=variables,
+            cwd=folder,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 def _read_losses(folder: Path) -> dict[int, float]:
@@ -78,9 +78,10 @@ def _read_losses(folder: Path) -> dict[int, float]:
     return {line["step"]: line["loss"] for line in lines}
 
 
-def _finish(process: subprocess.Popen[str]) -> None:
-    output, _ = process.communicate(timeout=1200)
-    assert process.returncode == 0, output[-4000:]
+def _run(folder: Path, run: str) -> None:
+    """Start a training and wait for its end."""
+    status = _start(folder, run).wait(timeout=1200)
+    assert status == 0, (folder / f"{run}.log").read_text(errors="replace")[-4000:]
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(folder: Path) -> dict[int, float]:
     """Return the losses of a run that was not interrupted."""
-    _finish(_start(folder, "whole"))
+    _run(folder, "whole")
     return _read_losses(folder / "whole")
 
 
@@ -125,9 +126,9 @@ def test_killed_and_continued_is_the_same_run(folder: Path, trained: dict[int, f
         assert time.monotonic() < end
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.wait()
     assert max(_read_losses(run)) < STEPS, "it was done before it was killed: train for longer"
-    _finish(_start(folder, "killed"))
+    _run(folder, "killed")
     assert _read_losses(run) == pytest.approx(trained, rel=1e-6)
 
     def read_hashes(name: str) -> dict[int, Any]:
