@@ -57,6 +57,7 @@ class _TaskDefinition:
     mean_noise_span_length: float
     noise_density: float
     answered: bool = True
+    scored: bool = False
 
     def make_recipe(
         self,
@@ -163,6 +164,7 @@ def task(
     mean_noise_span_length: float = 3.0,
     noise_density: float = 0.15,
     answered: bool = True,
+    scored: bool = False,
     module: str | None = None,
 ) -> seqio.Task | seqio.Mixture:
     """Register a SeqIO task of the data, and return it.
@@ -183,6 +185,7 @@ def task(
       noise_density: the share of tokens that span corruption replaces.
       answered: whether to leave out records without a label or an answer. Inference makes a row of
         each record.
+      scored: whether an evaluation also computes the loss of the expected answers.
       module: a Python file or a module that registers SeqIO's tasks, see rosetta.t5x.seqio_tasks.
 
     Raises:
@@ -202,6 +205,7 @@ def task(
         mean_noise_span_length,
         noise_density,
         answered,
+        scored,
     )
     name = name or objective
     if name in seqio.TaskRegistry.names():

@@ -9,6 +9,7 @@ import functools
 import json
 from typing import TYPE_CHECKING, Any
 
+import flax.struct
 import gin
 import numpy as np
 import seqio
@@ -18,7 +19,7 @@ from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.data import Array, data_spec, pipeline, task_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 SPLITS = ("train", "validation")
 RECORD_NAME = "record_name"  # the feature with a record's own name, as JSON
@@ -52,7 +53,50 @@ def register_task(name: str, definition: Any, vocabulary: seqio.Vocabulary) -> N
         output_features=dict.fromkeys(sides, feature),
         postprocess_fn=_select_postprocessor(definition.objective),
         metric_fns=_select_metrics(definition.objective),
+        metric_objs=_select_scores(definition),
     )
+
+
+@flax.struct.dataclass
+class TargetLoss(seqio.metrics.Metric):
+    """The loss of the expected answers per token, end tokens included, as a metric of SeqIO.
+
+    Attributes:
+      model_output_type: what SeqIO asks the model for.
+      loss: the loss of all answers, and the number of their tokens.
+    """
+
+    model_output_type: Any = seqio.metrics.ModelOutputType.SCORE
+    loss: tuple[float, int] = (0.0, 0)
+
+    @classmethod
+    def from_model_output(
+        cls,
+        inputs: Iterable[Mapping[str, Any]],
+        model_output: Any,
+        features: Mapping[str, Any],
+        target_field_name: str = "targets",
+        mask: Any = None,
+        indices_2d: Any = None,
+    ) -> TargetLoss:
+        """Return the loss of examples.
+
+        Args:
+          inputs: the examples, with the tokens of their targets.
+          model_output: the logarithm of the probability of each example's targets.
+          features: not used.
+          target_field_name: the field that has the tokens.
+          mask: not used.
+          indices_2d: not used.
+        """
+        del features, mask, indices_2d
+        tokens = sum(len(example[target_field_name]) for example in inputs)
+        return cls(loss=(-float(np.sum(model_output, dtype=np.float64)), tokens))
+
+    def compute(self) -> dict[str, float]:
+        """Return the loss per token by the name under which it is reported."""
+        total, tokens = self.loss
+        return {"loss": total / max(tokens, 1)}
 
 
 def _find_split_data(definition: Any, split: str) -> str | None:
@@ -75,6 +119,12 @@ def _select_metrics(objective: str) -> list[Any]:
         from t5.evaluation import metrics
 
     return [metrics.squad if objective == "squad" else metrics.accuracy]
+
+
+def _select_scores(definition: Any) -> list[Any]:
+    """Return the metrics that are computed from the probabilities of the expected answers."""
+    has_answers = definition.objective in data_spec.PAIR_OBJECTIVES
+    return [TargetLoss] if definition.scored and has_answers else []
 
 
 def _select_postprocessor(objective: str) -> Any:

@@ -73,6 +73,7 @@ def test_the_loss_of_held_out_rows(bias: str, tmp_path: Path) -> None:
     header = f"from __gin__ import dynamic_registration\n{network}"
     (tmp_path / "train.gin").write_text(f"{header}OBJECTIVE = 'text_to_text'\n")
     (tmp_path / "score.gin").write_text(f"{header}MODE = 'score'\n")
+    (tmp_path / "eval.gin").write_text(header)
     model = ("T5_SIZE=tiny", "PREC=float32", "VOCAB=byte")
     lengths = tuple(
         f"{name}={LENGTHS[key]}" for name, key in (("ENC_SL", "inputs"), ("DEC_SL", "targets"))
@@ -93,6 +94,14 @@ def test_the_loss_of_held_out_rows(bias: str, tmp_path: Path) -> None:
         f"CHECKPOINT_PATH={tmp_path}/trained",
         f"OUTPUT_DIR={tmp_path}/scored",
     )
+    _run(
+        tmp_path,
+        *("t5x", "eval", "FT_TASK=pairs", *model, *lengths, "BSIZE=8"),
+        f"ROSETTA_GIN={tmp_path}/eval.gin",
+        f"DATA=jsonl:{tmp_path}/held.jsonl",
+        f"CHECKPOINT_PATH={tmp_path}/trained",
+        f"OUTPUT_DIR={tmp_path}/evaluated",
+    )
     _run(tmp_path, "convert", "t5", tmp_path / "trained", tmp_path / "hf", "--to", "hf")
     rows = {
         name: _encode([record[name] for record in records], length)
@@ -108,3 +117,6 @@ def test_the_loss_of_held_out_rows(bias: str, tmp_path: Path) -> None:
     tokens = (rows["targets"] > 0).sum(axis=1)
     assert (-expected.sum() / tokens.sum()) < 2  # it has learned: 5.9 is the loss of 384 equal ids
     np.testing.assert_allclose(scores / tokens, expected / tokens, rtol=0, atol=1e-4)
+    (evaluation,) = (tmp_path / "evaluated").rglob("*-metrics.jsonl")
+    loss = json.loads(evaluation.read_text().splitlines()[-1])["loss"]
+    assert loss == pytest.approx(-scores.sum() / tokens.sum(), abs=1e-4)
