@@ -207,6 +207,7 @@ def _bind_settings(
         bindings["INITIAL_CHECKPOINT_PATH"] = preflight.check_checkpoint_path(
             checkpoint, "INITIAL_CHECKPOINT_PATH"
         )
+    bindings |= _resolve_start(configuration.bind(bindings))
     data_bindings, notes = _make_data_bindings(run, benchmark, configuration)
     bindings |= data_bindings
     bindings |= _make_length_bindings(run, benchmark, model_dir, start)
@@ -223,6 +224,20 @@ def _bind_settings(
     bindings |= fitted
     notes = (*notes, *period_notes)
     return _BoundRun(run, configuration.bind(bindings), bindings, model_dir, start, notes)
+
+
+def _resolve_start(configuration: gin_reader.Configuration) -> dict[str, str]:
+    """Return the binding of a checkpoint for a model of Hugging Face that gin names.
+
+    Raises:
+      UserError: the model cannot be fetched or converted.
+    """
+    name = "INITIAL_CHECKPOINT_PATH"
+    start = configuration.value(name)
+    if not isinstance(start, str) or not start:
+        return {}
+    resolved = hub_inputs.resolve_weights(name, start)
+    return {} if resolved == start else {name: resolved}
 
 
 def _check_resume(bound: _BoundRun) -> tuple[str, ...]:

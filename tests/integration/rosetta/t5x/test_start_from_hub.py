@@ -91,6 +91,11 @@ def test_weights_are_fetched_and_converted_before_the_run(
         environment["HF_HUB_OFFLINE"] = "1"
         gin_file = f"ROSETTA_GIN={converted}/model.gin"
         _succeed(environment, *training, gin_file)
+        (tmp_path / "start.gin").write_text(f"INITIAL_CHECKPOINT_PATH = '{NAME}'\n")
+        pretraining = ["t5x", "pretrain", f"DATA=text:{pairs}", "VOCAB=byte", "T5_SIZE=tiny"]
+        pretraining += [f"MODEL_DIR={tmp_path}/other", f"ROSETTA_GIN={tmp_path}/start.gin"]
+        shown = _succeed(environment, *pretraining, "NUM_GPUS=1", "--dry-run")
+        assert f'INITIAL_CHECKPOINT_PATH="{converted}"' in shown
         output = f"OUTPUT_DIR={tmp_path}/eval"
         shown = _succeed(environment, *evaluation, gin_file, output, "--dry-run")
         assert f'CHECKPOINT_PATH="{converted}"' in shown
