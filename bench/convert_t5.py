@@ -1,11 +1,15 @@
 """Measure the time and the memory of `rosetta convert t5` for models with made-up weights.
 
-    PYTHON -m bench.convert_t5 --folder SCRATCH --shape 13b [--dtype float32] [--zeros] [--discard]
+    PYTHON -m bench.convert_t5 --folder SCRATCH --shape 13b [--dtype float32] [--stacked]
+        [--zeros] [--discard]
 
 PYTHON is that of a baked environment. The program makes a model of Hugging Face in bfloat16,
 converts it to T5X and back, and prints one JSON document: for each conversion the seconds, the
 seconds of processor time, the largest resident memory and the bytes that were written. Everything
 in SCRATCH is removed at the end.
+
+With --stacked, the checkpoint that is converted back has its layers stacked, as T5X's scanned
+networks have them.
 
 For disks without room: with --zeros the source is a sparse file, whose checkpoint is compressed to
 almost nothing, and with --discard each file of the second conversion is emptied once it was written
@@ -18,6 +22,7 @@ import argparse
 import json
 import math
 import os
+import re
 import shutil
 import sys
 import time
@@ -26,12 +31,15 @@ from typing import Any
 
 import numpy as np
 
-from rosetta.convert import json_documents, safetensors, t5_config, t5_tensors
+from rosetta.convert import json_documents, safetensors, t5_config, t5_tensors, t5x_checkpoint
 from rosetta.convert.torch_file import BFLOAT16
 
 SHAPES = {
     "small": t5_config.Architecture(
         32128, 512, 8, 64, 1024, 8, 8, ("gelu", "linear"), logits_via_embedding=False
+    ),
+    "large": t5_config.Architecture(
+        32128, 1024, 16, 64, 2816, 24, 24, ("gelu", "linear"), logits_via_embedding=False
     ),
     "3b": t5_config.Architecture(
         32128, 2048, 32, 64, 5120, 24, 24, ("gelu", "linear"), logits_via_embedding=False
@@ -41,6 +49,7 @@ SHAPES = {
     ),
 }
 _BLOCK = 16 << 20  # numbers
+_LAYER = re.compile(r"(encoder|decoder)/layers_\d+/")
 _CONVERT = "import sys; from rosetta import cli; sys.exit(cli.main(sys.argv[1:]))"
 _SKIP_SPACE_CHECK = """
 from rosetta.convert import output_folder
@@ -85,6 +94,27 @@ def make_source(folder: Path, architecture: t5_config.Architecture, *, zeros: bo
             file.write(memoryview(numbers[: min(_BLOCK, count - start)].view(np.uint8)))
 
 
+def stack_layers(source: Path, out: Path, architecture: t5_config.Architecture) -> None:
+    """Write a checkpoint again with stacked layers, each stack in as few blocks as possible."""
+    checkpoint = t5x_checkpoint.Source(source)
+    names: dict[str, list[str]] = {}
+    for tensor in t5_tensors.list_tensors(architecture):
+        name = f"target/{tensor.array}"
+        names.setdefault(_LAYER.sub(r"\1/\1/", name), []).append(name)
+    shapes = {}
+    for stack, members in names.items():
+        shape = checkpoint.arrays[members[0]].shape
+        if stack != members[0]:
+            shape = (shape[0], len(members), *shape[1:])
+        shapes[stack] = shape
+    dtype = checkpoint.arrays[next(iter(names.values()))[0]].dtype
+    with t5x_checkpoint.Writer(out, 0, shapes, dtype, checkpoint.record) as writer:
+        for stack, members in names.items():
+            layers = [checkpoint.arrays[name].read() for name in members]
+            values = np.stack(layers, 1) if stack != members[0] else layers[0]
+            writer.write(stack, (0,) * values.ndim, values)
+
+
 def measure_conversion(source: Path, out: Path, words: list[str], program: str) -> dict[str, Any]:
     """Convert a model in a process of its own, and return what it took.
 
@@ -117,6 +147,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="small")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--stacked", action="store_true")
     parser.add_argument("--zeros", action="store_true")
     parser.add_argument("--discard", action="store_true")
     args = parser.parse_args()
@@ -129,6 +160,10 @@ def main() -> None:
         program = _SKIP_SPACE_CHECK if args.zeros else ""
         to_t5x = measure_conversion(source, t5x, ["--to", "t5x", *dtype], program)
         shutil.rmtree(source)
+        if args.stacked:
+            stack_layers(t5x, scratch / "stacked", architecture)
+            shutil.rmtree(t5x)
+            t5x = scratch / "stacked"
         program = _SKIP_SPACE_CHECK + _DISCARD if args.discard else ""
         to_hf = measure_conversion(t5x, back, ["--to", "hf", *dtype], program)
         document = {
@@ -137,6 +172,7 @@ def main() -> None:
                 math.prod(tensor.shape) for tensor in t5_tensors.list_tensors(architecture)
             ),
             "dtype": args.dtype,
+            "stacked": args.stacked,
             "zeros": args.zeros,
             "to_t5x": to_t5x,
             "to_hf": to_hf,

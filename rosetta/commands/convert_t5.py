@@ -108,6 +108,8 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         "architecture": architecture.as_text(),
     }
     with output_folder.resume_folder(args.out, key) as part:
+        if layout == "t5x":
+            model.decode_into(part.scratch)
         conversion = t5_conversion.Conversion(
             model, architecture, DTYPES[dtype_name], part, log.show_progress
         )
@@ -119,7 +121,9 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             t5_documents.write_card(conversion, args.out.resolve().name, lines)
         else:
             tokenizer_names = _copy_tokenizer(args.source, part)
-            conversion.write_checkpoint(t5_documents.make_record(conversion, args.step or 0))
+            conversion.write_checkpoint(
+                t5_documents.make_record(conversion, args.step or 0, _find_fingerprint(args.source))
+            )
             t5_documents.write_gin_file(conversion)
             lines = t5_documents.describe_changes(conversion)
     result = {
@@ -309,6 +313,23 @@ def _copy_tokenizer(source: Path, part: PartFolder) -> list[str]:
     for name in names:
         shutil.copyfile(source / name, part.path / name)
     return names
+
+
+def _find_fingerprint(source: Path) -> str:
+    """Return the fingerprint of the vocabulary in a model folder; "" if it has none for T5.
+
+    That of a byT5 is left out: its sentinels were never trained, and a run may choose others.
+    """
+    from rosetta.data import tokenizer_folders, vocabularies
+
+    if not tokenizer_folders.is_tokenizer_folder(str(source)):
+        return ""
+    try:
+        vocabulary = vocabularies.load_vocabulary(str(source))
+    except UserError as error:
+        log.warn(f"the record does not name the vocabulary: {error}")
+        return ""
+    return "" if vocabulary.name == "byte" else vocabulary.fingerprint()
 
 
 def _suggest_next(args: argparse.Namespace, target: str, tokenizer_names: list[str]) -> str:

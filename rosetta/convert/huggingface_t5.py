@@ -48,6 +48,7 @@ class HuggingFaceT5:
         self.folder = folder
         # Hugging Face's T5 has no scale of attention logits, and its files have no record.
         self.record: Record | None = None
+        self.scratch_bytes = 0
         self.is_scaled, self.fold_difference = False, 0.0
         path = folder / "config.json"
         self._config = t5_config.parse_config(json_documents.read_document(path), str(path))

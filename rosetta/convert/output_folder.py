@@ -55,6 +55,7 @@ class PartFolder:
 
     Attributes:
         path: The folder to write into.
+        scratch: A folder for files that are removed at the end. It is empty at first.
         finished: The facts of each finished part, by the name of the part.
     """
 
@@ -67,6 +68,9 @@ class PartFolder:
             key: What decides the result: equal keys mean equal files.
         """
         self.path = state / "out"
+        self.scratch = state / "scratch"
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        self.scratch.mkdir()
         self._folder, self._key = folder, json.loads(json.dumps(key))
         self._journal = state / "journal.json"
         self.finished: dict[str, dict[str, Any]] = self._read_journal()

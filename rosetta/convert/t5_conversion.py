@@ -81,7 +81,8 @@ class Conversion:
         finished_bytes = sum(
             sizes[name] for file_name in self.part.finished for name in files[file_name]
         )
-        self.part.check_free_space(sum(sizes.values()) - finished_bytes)
+        needed = sum(sizes.values()) - finished_bytes
+        self.part.check_free_space(needed + self.model.scratch_bytes)
         for file_name, names in files.items():
             if file_name not in self.part.finished:
                 facts = self._write_file(file_name, [tensors[name] for name in names])
@@ -133,7 +134,7 @@ class Conversion:
                 self.part.discard(name)
                 writer.discard(name)
                 needed += self.count_bytes(tensor)
-            self.part.check_free_space(needed)
+            self.part.check_free_space(needed + self.model.scratch_bytes)
             for tensor in self._tensors:
                 name = _TARGET + tensor.array
                 if name not in self.part.finished:

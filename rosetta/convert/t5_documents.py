@@ -97,12 +97,15 @@ def write_card(conversion: Conversion, title: str, changes: Sequence[str]) -> No
     (conversion.part.path / "README.md").write_text(text, encoding="utf-8")
 
 
-def make_record(conversion: Conversion, step: int) -> checkpoint_record.Record:
+def make_record(
+    conversion: Conversion, step: int, vocabulary: str = ""
+) -> checkpoint_record.Record:
     """Return the record of the checkpoint to write.
 
     Args:
         conversion: The conversion.
         step: The step of the checkpoint.
+        vocabulary: The fingerprint of the vocabulary in the source, if the source has no record.
     """
     own_rows, rows = conversion.model.architecture.vocab_size, conversion.architecture.vocab_size
     record = checkpoint_record.Record(
@@ -110,6 +113,7 @@ def make_record(conversion: Conversion, step: int) -> checkpoint_record.Record:
         scale_attn_logits=False,
         config=conversion.architecture.as_text(),
         versions={"rosetta convert t5": model_card.describe_converter()},
+        vocabulary=vocabulary,
         unpadded_vocab_size=own_rows if own_rows < rows else None,
     )
     old = conversion.model.record

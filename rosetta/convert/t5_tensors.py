@@ -87,6 +87,7 @@ class Model(Protocol):
             sqrt(head_dim). The query kernels are then read divided by that number.
         fold_difference: The largest relative difference that rounding has made so far, where the
             query kernels were divided.
+        scratch_bytes: The bytes of disk that reading takes for a while.
     """
 
     architecture: Architecture
@@ -96,6 +97,7 @@ class Model(Protocol):
     record: Record | None
     is_scaled: bool
     fold_difference: float
+    scratch_bytes: int
 
     def find_shape(self, tensor: Tensor) -> tuple[int, ...]:
         """Return the shape of a tensor in Hugging Face's layout, without reading it.

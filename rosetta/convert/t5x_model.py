@@ -18,6 +18,7 @@ import numpy as np
 
 from rosetta.convert import t5x_checkpoint
 from rosetta.convert.dtype_conversion import DTYPES
+from rosetta.convert.layer_file import LayerFile
 from rosetta.convert.t5_config import Architecture, check_record, parse_activations
 from rosetta.convert.t5_tensors import (
     Tensor,
@@ -40,6 +41,8 @@ _LAYER = re.compile(r"(encoder|decoder)/layers_(\d+)/(.+)")
 # Bytes of a block in the file, above which a line says that reading takes so much memory.
 _LARGE_BLOCK = 512 << 20
 _STACK_AXIS = 1  # of stacked layers
+_STACK = re.compile(r"(encoder|decoder)/\1/.+")
+_SMALL_STACK = 1 << 20  # bytes of a stack that is decoded again for each layer
 
 
 class T5XModel:
@@ -69,6 +72,8 @@ class T5XModel:
         )
         self.is_scaled = bool(self.record and self.record.scale_attn_logits)
         self.fold_difference = 0.0
+        self.scratch_bytes = 0
+        self._layer_files: dict[int, LayerFile] = {}  # by the id of the array
         self.dropped: list[str] = []
         self.notes: list[str] = []
         self._arrays = {
@@ -285,10 +290,24 @@ class T5XModel:
         shape = self._find_shape(tensor.array, len(tensor.shape))
         return shape[::-1] if tensor.is_transposed else shape
 
+    def decode_into(self, scratch: Path) -> None:
+        """Decode the arrays of stacked layers once, into files of a folder.
+
+        Args:
+            scratch: The folder. It has to stay while the model is read.
+        """
+        for name, array in self._arrays.items():
+            is_stacked = _STACK.fullmatch(name) and len(array.shape) > _STACK_AXIS
+            size = math.prod(array.shape) * array.dtype.itemsize
+            if is_stacked and array.chunk_shape[_STACK_AXIS] > 1 and size > _SMALL_STACK:
+                path = scratch / f"{len(self._layer_files)}.bin"
+                self._layer_files[id(array)] = LayerFile(array, _STACK_AXIS, path)
+                self.scratch_bytes += size
+
     def find_alignment(self, tensor: Tensor) -> int:
         """Return the number of rows that the checkpoint stores, and reads, together."""
         located = self._locate(tensor.array)
-        if located is None:
+        if located is None or id(located[0]) in self._layer_files:
             return 1
         return located[0].chunk_shape[-1 if tensor.is_transposed else 0]
 
@@ -300,7 +319,14 @@ class T5XModel:
         located = self._locate(tensor.array)
         if located is None:
             raise ValueError(f"{tensor.array} was not checked")
-        block = _read_rows(*located, tensor, rows)
+        array, layer = located
+        layer_file = self._layer_files.get(id(array))
+        if layer is None or layer_file is None:
+            block = _read_rows(array, layer, tensor, rows)
+        else:
+            block = _read_rows(layer_file.open_layer(layer), None, tensor, rows)
+            if layer + 1 == array.shape[_STACK_AXIS] and rows.stop == tensor.shape[0]:
+                layer_file.remove()
         if tensor.is_query and self.is_scaled:
             return self._fold_scale(block)
         return block

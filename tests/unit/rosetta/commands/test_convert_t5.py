@@ -16,9 +16,17 @@ import ml_dtypes
 import numpy as np
 
 from rosetta import cli
-from rosetta.convert import t5_tensors, t5x_checkpoint, torch_file, weight_files
+from rosetta.convert import (
+    layer_file,
+    t5_tensors,
+    t5x_checkpoint,
+    t5x_model,
+    torch_file,
+    weight_files,
+)
+from rosetta.data import vocabularies
 from rosetta.t5x.run import checkpoint_record
-from tests.support import t5_weights
+from tests.support import corpora, t5_weights
 
 
 def convert(*words: object) -> int:
@@ -164,8 +172,15 @@ def _stack_layers(arrays: dict[str, Any], heads: int) -> dict[str, Any]:
     return stacked
 
 
+@pytest.mark.parametrize("block_bytes", [0, 512, 1 << 26])
 @pytest.mark.parametrize("family", ["umt5", "t5_1_1"])
-def test_stacked_layers(family: str, tmp_path: Path) -> None:
+def test_stacked_layers(
+    family: str, block_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are the same whether small stacks are decoded into a file, in blocks, or not."""
+    if block_bytes:
+        monkeypatch.setattr(t5x_model, "_SMALL_STACK", 0)
+        monkeypatch.setattr(layer_file, "_BLOCK_BYTES", block_bytes)
     config = t5_weights.make_config(family)
     weights = t5_weights.make_weights(config)
     t5_weights.write_folder(tmp_path / "hf", config, weights)
@@ -184,6 +199,7 @@ def test_stacked_layers(family: str, tmp_path: Path) -> None:
     assert convert(tmp_path / "stacked", tmp_path / "separate", "--to", "t5x") == 0
     again = t5x_checkpoint.Source(tmp_path / "separate").arrays
     assert_equal({name: again[f"target/{name}"].read() for name in arrays}, arrays)
+    assert not list(tmp_path.glob(".*"))
 
 
 @pytest.mark.parametrize(("family", "exact"), [("ul2", True), ("t5_1_1", False)])
@@ -209,3 +225,34 @@ def test_scaled_attention_is_folded(
         else:
             assert np.array_equal(exported[name], tensor), name
     assert ("e-0" in out) is not exact
+
+
+@pytest.mark.parametrize("sentinels", [None, 7])
+def test_an_import_records_its_vocabulary(sentinels: int | None, tmp_path: Path) -> None:
+    sentencepiece: Any = required_modules.need_modules("sentencepiece")
+    config = t5_weights.make_config("t5_1_1")
+    t5_weights.write_folder(tmp_path / "hf", config, t5_weights.make_weights(config))
+    with (tmp_path / "hf" / "spiece.model").open("wb") as body:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(corpora.make_sentences(300)),
+            model_writer=body,
+            vocab_size=60,
+            hard_vocab_limit=False,
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+        )
+    if sentinels is not None:
+        settings = {"tokenizer_class": "T5Tokenizer", "extra_ids": sentinels}
+        (tmp_path / "hf" / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert convert(tmp_path / "hf", tmp_path / "t5x") == 0
+    record = t5x_checkpoint.Source(tmp_path / "t5x").record
+    assert record is not None
+    vocabulary = vocabularies.load_vocabulary(str(tmp_path / "hf"))
+    assert vocabulary.extra_ids == (100 if sentinels is None else sentinels)
+    assert record.vocabulary == vocabulary.fingerprint()
+    # So an export is refused with another number of sentinels.
+    model = tmp_path / "hf" / "spiece.model"
+    words = ("--vocab", model, "--extra-ids", 9, "--vocab-size", 256)
+    assert convert(tmp_path / "t5x", tmp_path / "other", *words) == 2
