@@ -42,6 +42,7 @@ class LayerFile:
         self.array = array
         self.axis = axis
         self._path = path
+        self._is_written = False
         shape = list(array.shape)
         layer_count = shape.pop(axis)
         self._shape = (layer_count, *shape)
@@ -52,26 +53,25 @@ class LayerFile:
         Raises:
             UserError: A file of the array is missing or damaged.
         """
-        if not self._path.exists():
+        if not self._is_written:
             self._write()
+            self._is_written = True
         return _Layer(self.array, self._path, self._shape, layer)
 
     def remove(self) -> None:
         """Remove the file. The next layer that is read writes it again."""
         self._path.unlink(missing_ok=True)
+        self._is_written = False
 
     def _write(self) -> None:
         """Decode the array into the file."""
-        part = self._path.with_suffix(".part")
-        part.parent.mkdir(exist_ok=True)
-        with part.open("wb") as file:
+        with self._path.open("wb") as file:
             file.truncate(math.prod(self._shape) * self.array.dtype.itemsize)
             for block in self._list_blocks():
                 values = np.moveaxis(self.array.read(block), self.axis, 0)
                 starts = [part.start for part in block]
                 starts.insert(0, starts.pop(self.axis))
                 _write_block(file.fileno(), self._shape, starts, values)
-        part.rename(self._path)
 
     def _list_blocks(self) -> Iterator[tuple[slice, ...]]:
         """Yield blocks of the array that are a few whole blocks of its files."""
