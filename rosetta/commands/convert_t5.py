@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -307,11 +306,9 @@ def _write_tokenizer(vocabulary: Any, part: PartFolder) -> list[str]:
 
 def _copy_tokenizer(source: Path, part: PartFolder) -> list[str]:
     """Copy the files of a tokenizer; return their names."""
-    from rosetta.data import model_hub
+    from rosetta.convert import tokenizer_copy
 
-    names = [name for name in model_hub.TOKENIZER_FILES if (source / name).is_file()]
-    for name in names:
-        shutil.copyfile(source / name, part.path / name)
+    names: list[str] = tokenizer_copy.copy_tokenizer(source, part.path)
     return names
 
 
