@@ -13,67 +13,20 @@ from tests.support import required_modules
 
 required_modules.need_modules("jax", "paxml")
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from absl import flags
-from paxml import checkpoint_types, trainer_lib
-from praxis import base_layer, py_utils
 
 from rosetta import cli
 from rosetta.pax import configs
-from tests.support import llama_weights
+from tests.support import llama_weights, pax_logits
 
 PYTHON = os.environ.get("ROSETTA_TEST_TORCH", "")
 
 
 def _logits(restore: Path, ids: Any, fdl: dict[str, Any], repeated: bool) -> Any:
     """Logits [batch, length, vocab] of our LLaMA with the weights that CHECKPOINT_RESTORE_PATH names."""
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS(["test"])
-    experiment = configs.SyntheticLLaMA7B()
-    settings = {
-        "USE_REPEATED_LAYER": repeated,
-        "FPROP_DTYPE": jnp.float32,
-        "MAX_SEQ_LEN": ids.shape[1],
-        "CHECKPOINT_RESTORE_PATH": str(restore),
-        "ICI_MESH_SHAPE": [1, 1, 1],
-    }
-    for name, value in (fdl | settings).items():
-        setattr(experiment, name, value)
-    task = base_layer.instantiate(experiment.task())
-    ids = jnp.asarray(ids, jnp.int32)
-    whole = jnp.ones(ids.shape, jnp.float32)
-    batch = py_utils.NestedMap(
-        ids=ids,
-        labels=ids,
-        paddings=1 - whole,
-        weights=whole,
-        eval_sample_weights=whole[:, 0],
-        segment_ids=whole.astype(jnp.int32),
-        segment_pos=jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape),
-    )
-    metadata = trainer_lib.create_train_state_metadata(
-        task, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
-    )
-    mesh = jax.sharding.Mesh(
-        np.array(jax.devices()[:1]).reshape(1, 1, 1), ("replica", "data", "mdl")
-    )
-    with mesh:
-        kind = checkpoint_types.CheckpointType.GDA
-        state, provenance = trainer_lib.initialize_model_state(
-            task, jax.random.PRNGKey(0), batch, checkpoint_type=kind, do_init_checkpoint_rules=False
-        )
-        state, *_ = task.apply_init_checkpoint_rules(
-            state, provenance, metadata.partition_specs, mesh, kind
-        )
-        made = task.model.apply(
-            state.mdl_vars,
-            batch,
-            method=task.model.compute_predictions,
-            rngs={"params": jax.random.PRNGKey(0), "random": jax.random.PRNGKey(0)},
-        )
-    return made.logits
+    settings = {**fdl, "USE_REPEATED_LAYER": repeated}
+    model = pax_logits.Model(configs.SyntheticLLaMA7B, restore, settings, ids.shape[1])
+    return model.compute_logits(ids, np.ones_like(ids))
 
 
 @pytest.mark.parametrize("repeated", [False, True])
