@@ -47,6 +47,17 @@ CASES: dict[str, dict[str, Any]] = {
         "switches": {**FP8, "remat": "minimal"},
     },
     **{
+        f"large-dropout-{attention}": {
+            "size": "large",
+            "gpus": 8,
+            "tp": 1,
+            "batch": 32,
+            "switches": {"fuse_qkv": True, "attention": attention},
+            "dropout": 0.1,
+        }
+        for attention in ("xla", "cudnn")
+    },
+    **{
         # With FSDP, 144 GPUs are 9 replicas of 16, because no dimension of xl divides by 144.
         f"xl-{batch}{'-fsdp' if fsdp else ''}": {
             "size": "xl",
@@ -111,7 +122,7 @@ def compile_case(case: dict[str, Any]) -> t5x_step.CompiledStep:
         "TRAIN_STEPS": 1,
         "DATA": "synthetic",
         "VOCAB": "ids:32128",
-        "DROPOUT_RATE": 0.0,
+        "DROPOUT_RATE": case.get("dropout", 0.0),
         "BATCH_SIZE": batch,
     }
     settings |= {
@@ -181,18 +192,22 @@ def main() -> int:
 
 
 def print_ratios(out: Path) -> None:
-    """Print the figures of rosetta's network divided by upstream's, if both were compiled."""
+    """Print the figures of steps of T5-large divided by those of the step they are compared with.
+
+    A step with dropout is compared with the step whose attention XLA computes, any other step with
+    upstream's network. Steps that were not compiled are left out.
+    """
     reports = {path.stem: json.loads(path.read_text()) for path in out.glob("large-*.json")}
-    upstream = reports.get("large-upstream")
-    if upstream is None:
-        return
     for name, figures in reports.items():
+        base = "large-dropout-xla" if CASES[name].get("dropout") else "large-upstream"
+        if base not in reports or base == name:
+            continue
         ratios = [
-            f"{key} {figures[key] / upstream[key]:.3f}"
+            f"{key} {figures[key] / reports[base][key]:.3f}"
             for key in ("kernels", "bytes", "gemm_flops")
         ]
-        memory = figures["memory"]["peak"] / upstream["memory"]["peak"]
-        print(f"{name} / large-upstream: {', '.join(ratios)}, peak memory {memory:.3f}")
+        memory = figures["memory"]["peak"] / reports[base]["memory"]["peak"]
+        print(f"{name} / {base}: {', '.join(ratios)}, peak memory {memory:.3f}")
 
 
 if __name__ == "__main__":

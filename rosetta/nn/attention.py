@@ -139,7 +139,8 @@ def find_cudnn_problem(
         keys: The number of keys.
         mask: The mask of the call.
         biased: Whether the call has a relative position bias.
-        dropout: Whether the call drops attention weights.
+        dropout: Whether the call drops single attention weights. T5's dropout of whole keys is no
+            problem: see `zero_dropped_keys`.
         float32_logits: Whether the logits are computed in float32.
     """
     if dropout:
@@ -153,6 +154,29 @@ def find_cudnn_problem(
     if biased and (queries % 2 or keys % 2):
         return f"an odd length ({queries} x {keys}) with relative positions"
     return ""
+
+
+def zero_dropped_keys(value: Any, keep_mask: Any, *, transposed: bool = False) -> Any:
+    """Return the values with zeros at the keys that dropout drops.
+
+    T5 drops the same keys for all queries of a head. The attention weights of a dropped key are
+    then zero in a whole column, and the product of weights and values is the same if the key's
+    value is zero instead. A fused kernel therefore needs no dropout of its own. The caller has to
+    divide by the probability of keeping a key.
+
+    Args:
+        value: [batch, keys, heads, head_dim]; with `transposed` [keys, batch, heads, head_dim].
+        keep_mask: bool [batch, heads x keys], False for a dropped key.
+        transposed: Whether the length is the first dimension and the batch the second.
+
+    Returns:
+        The shape and type of `value`.
+    """
+    batch = value.shape[1 if transposed else 0]
+    keys = value.shape[0 if transposed else 1]
+    mask = keep_mask.reshape(batch, value.shape[2], keys)
+    mask = jnp.transpose(mask, (2, 0, 1) if transposed else (0, 2, 1))
+    return jnp.where(mask[..., None], value, jnp.zeros((), value.dtype))
 
 
 def compute_fused_attention(

@@ -40,6 +40,19 @@ def draw_masks(
     return dict(zip(widths, jnp.split(bits, ends[:-1], axis=1), strict=True))
 
 
+def compute_keep_probability(rate: float, dtype: Any) -> Any:
+    """Return the probability with which a value is kept, rounded to `dtype` as upstream rounds it.
+
+    Args:
+        rate: The probability with which a value is dropped.
+        dtype: The type of the activations.
+
+    Returns:
+        A scalar in `dtype`; 0.8984375 for a rate of 0.1 in bfloat16.
+    """
+    return jnp.asarray(1.0 - rate, dtype)
+
+
 def apply_mask(x: Any, mask: Any, rate: float) -> Any:
     """Set the dropped values to zero, and divide the kept ones by 1 - rate.
 
@@ -54,4 +67,4 @@ def apply_mask(x: Any, mask: Any, rate: float) -> Any:
     """
     if mask is None:
         return x
-    return jnp.where(mask, x / jnp.asarray(1.0 - rate, x.dtype), jnp.zeros((), x.dtype))
+    return jnp.where(mask, x / compute_keep_probability(rate, x.dtype), jnp.zeros((), x.dtype))

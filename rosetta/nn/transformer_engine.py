@@ -227,15 +227,14 @@ def _prepare_scale_backward(
 _prepare_scale.defvjp(_prepare_scale_forward, _prepare_scale_backward)
 
 
-def choose_implementation(*, dtype: Any, mask: Mask, dropout: bool) -> str:
-    """Return whether Transformer Engine or XLA computes an attention, and warn of differences.
+def choose_implementation(*, dtype: Any, mask: Mask) -> str:
+    """Return whether Transformer Engine or XLA computes an attention, and warn if it is XLA.
 
     Only cuDNN knows some of its limits: `compute_attention` meets those.
 
     Args:
         dtype: The type of the activations.
         mask: The mask of the call.
-        dropout: Whether the call drops attention weights.
 
     Returns:
         "te" or "xla".
@@ -247,11 +246,6 @@ def choose_implementation(*, dtype: Any, mask: Mask, dropout: bool) -> str:
     if problem := attention_limits.find_fused_problem(dtype=dtype, mask=mask):
         fallback_notice.warn_once(f"attention by XLA {fallback_notice.INSTEAD_OF_TE}", problem)
         return "xla"
-    if dropout:
-        fallback_notice.warn_once(
-            "attention dropout by Transformer Engine",
-            "it drops single weights, where T5 drops a key for all queries of a row",
-        )
     return "te"
 
 
@@ -262,9 +256,8 @@ def compute_attention(
     *,
     relative: Any,
     mask: Mask,
-    dropout_rate: float,
-    deterministic: bool,
     transposed: bool,
+    dropout_rate: float = 0.0,
 ) -> Any:
     """Compute attention by Transformer Engine's DotProductAttention, with T5's unscaled logits.
 
@@ -277,9 +270,8 @@ def compute_attention(
         value: The shape of `key`.
         relative: The relative position bias [1, heads, queries, keys], or None.
         mask: Padding and the causal mask.
-        dropout_rate: The probability with which an attention weight is dropped.
-        deterministic: Whether nothing is dropped.
         transposed: Whether the length is the first dimension and the batch the second.
+        dropout_rate: The probability with which a single attention weight is dropped.
 
     Returns:
         The shape of `query`; rows of padded queries are zero.
@@ -306,7 +298,7 @@ def compute_attention(
         head_dim=query.shape[-1],
         num_attention_heads=query.shape[-2],
         num_gqa_groups=key.shape[-2],
-        attention_dropout=0.0 if deterministic else dropout_rate,
+        attention_dropout=dropout_rate,
         attn_mask_type=mask_type,
         attn_bias_type="no_bias" if relative is None else "post_scale_bias",
         qkv_layout="bshd_bshd_bshd",
@@ -319,7 +311,7 @@ def compute_attention(
         # If TE has no fused kernel, it warns and computes unfused attention.
         warnings.filterwarnings("error", message="(?s).*unfused attention")
         try:
-            return module(query, key, value, sequences, bias, deterministic=deterministic)
+            return module(query, key, value, sequences, bias, deterministic=dropout_rate == 0)
         except UserWarning as warning:
             call = (
                 f"{query.shape[length_axis]} queries, {key.shape[length_axis]} keys, heads of "

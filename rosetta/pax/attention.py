@@ -28,7 +28,6 @@ class _TransformerEngine(nn.Module):
     """
 
     dropout_rate: float
-    deterministic: bool
 
     @nn.compact
     def __call__(self, query: Any, key: Any, value: Any, relative: Any) -> Any:
@@ -39,9 +38,8 @@ class _TransformerEngine(nn.Module):
             value,
             relative=relative,
             mask=_CAUSAL,
-            dropout_rate=self.dropout_rate,
-            deterministic=self.deterministic,
             transposed=False,
+            dropout_rate=self.dropout_rate,
         )
 
 
@@ -76,13 +74,10 @@ class _FusedAttention(base_layer.BaseLayer):
         Returns:
           "cudnn", "te" or "xla".
         """
-        dropout = self.atten_dropout_prob > 0 and not self.do_eval
         reason = reason or self._find_problem(relative)
         if self.by == "te":
             if not reason:
-                return transformer_engine.choose_implementation(
-                    dtype=dtype, mask=_CAUSAL, dropout=dropout
-                )
+                return transformer_engine.choose_implementation(dtype=dtype, mask=_CAUSAL)
             fallback_notice.warn_once(f"attention by XLA {fallback_notice.INSTEAD_OF_TE}", reason)
             return "xla"
         if not reason:
@@ -94,10 +89,14 @@ class _FusedAttention(base_layer.BaseLayer):
                 queries=queries,
                 keys=keys,
                 biased=relative is not None,
-                dropout=dropout,
+                dropout=self._read_dropout_rate() > 0,
                 float32_logits=False,
             )
         return attention.choose_implementation("cudnn", reason)
+
+    def _read_dropout_rate(self) -> float:
+        """Return the probability with which this call drops an attention weight."""
+        return 0.0 if self.do_eval else self.atten_dropout_prob
 
     def _find_problem(self, relative: Any) -> str:
         """Return why no fused kernel can compute this layer, "" if one can."""
@@ -126,10 +125,8 @@ class _FusedAttention(base_layer.BaseLayer):
           relative: The bias for relative positions [1, heads, length, length], or None.
         """
         if kernel == "te":
-            module = _TransformerEngine(
-                self.atten_dropout_prob, self.do_eval or not self.atten_dropout_prob, parent=None
-            )
-            rngs = {} if module.deterministic else {"dropout": self.next_prng_key()}
+            module = _TransformerEngine(self._read_dropout_rate(), parent=None)
+            rngs = {"dropout": self.next_prng_key()} if module.dropout_rate else {}
             attended = module.apply({}, query, key, value, relative, rngs=rngs)
         else:
             attended = attention.compute_fused_attention(

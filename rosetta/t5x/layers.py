@@ -64,7 +64,6 @@ def make_attention_context(
     queries: int,
     keys: int,
     *,
-    deterministic: bool,
     incremental: bool = False,
     layer_bias_length: int | None = None,
 ) -> AttentionContext:
@@ -76,18 +75,14 @@ def make_attention_context(
       relative: the bias by relative position, [1, heads, queries, keys], or None.
       queries: the number of queries.
       keys: the number of keys.
-      deterministic: whether dropout is off.
       incremental: whether a cache of keys and values is used, as in decoding. XLA computes the
         attention then.
       layer_bias_length: the queries, and keys, of the bias by relative position that each layer
         adds; None if the layers have no bias of their own.
     """
     requested = "xla" if incremental else config.attention
-    has_dropout = not deterministic and config.dropout_rate > 0
     if requested == "te":
-        implementation = transformer_engine.choose_implementation(
-            dtype=config.dtype, mask=mask, dropout=has_dropout
-        )
+        implementation = transformer_engine.choose_implementation(dtype=config.dtype, mask=mask)
     else:
         cudnn_problem = attention.find_cudnn_problem(
             dtype=config.dtype,
@@ -96,7 +91,7 @@ def make_attention_context(
             keys=keys,
             mask=mask,
             biased=relative is not None or layer_bias_length is not None,
-            dropout=has_dropout,
+            dropout=False,
             float32_logits=config.float32_attention_logits,
         )
         implementation = attention.choose_implementation(requested, cudnn_problem)
@@ -172,7 +167,6 @@ class Attention(nn.Module):
     """Multi-head attention with T5's parameters `query`, `key`, `value` and `out`."""
 
     config: T5Config
-    deterministic: bool
     transposed: bool = False
     decode: bool = False
 
@@ -209,6 +203,11 @@ class Attention(nn.Module):
         attended = self._attend(query, key, value, context, keep_mask)
         width = self.config.num_heads * self.config.head_dim
         out = self._kernel("out", width, queries.shape[-1], ("joined_kv", "embed"))
+        if keep_mask is not None and context.implementation != "xla":
+            # `_attend` left the division by this probability out. In the kernel, which is still
+            # float32 here, it costs no pass over the activations and no rounding.
+            keep = dropout.compute_keep_probability(self.config.dropout_rate, self.config.dtype)
+            out = dataclasses.replace(out, kernel=out.kernel / keep.astype(out.kernel.dtype))
         return apply_projections(
             attended.reshape(*attended.shape[:2], width), [out], self.config.dtype
         )[0]
@@ -216,7 +215,11 @@ class Attention(nn.Module):
     def _attend(
         self, query: Any, key: Any, value: Any, context: AttentionContext, keep_mask: Any
     ) -> Any:
-        """Return the values weighted by the attention, [.., .., heads, head_dim]."""
+        """Return the values weighted by the attention, [.., .., heads, head_dim].
+
+        With dropout, a fused kernel's result still has to be divided by the probability of keeping
+        a key.
+        """
         if context.implementation == "xla":
             return attention.compute_plain_attention(
                 query,
@@ -227,6 +230,8 @@ class Attention(nn.Module):
                 drop=functools.partial(self._drop_weights, keep_mask),
                 transposed=self.transposed,
             )
+        if keep_mask is not None:
+            value = attention.zero_dropped_keys(value, keep_mask, transposed=self.transposed)
         if context.implementation == "te":
             return transformer_engine.compute_attention(
                 query,
@@ -234,8 +239,6 @@ class Attention(nn.Module):
                 value,
                 relative=context.relative,
                 mask=context.mask,
-                dropout_rate=self.config.dropout_rate,
-                deterministic=self.deterministic,
                 transposed=self.transposed,
             )
         if self.transposed:
@@ -312,7 +315,6 @@ class Mlp(nn.Module):
     """
 
     config: T5Config
-    deterministic: bool
     transposed: bool = False
 
     @nn.compact
@@ -367,7 +369,6 @@ class EncoderLayer(nn.Module):
     def __call__(self, inputs: Any, context: AttentionContext) -> Any:
         """Return the layer's output for activations, in their shape."""
         config = self.config
-        options = {"deterministic": self.deterministic, "transposed": self.transposed}
         length = inputs.shape[0 if self.transposed else 1]
         widths = {
             "attention": config.emb_dim,
@@ -378,10 +379,10 @@ class EncoderLayer(nn.Module):
         masks = draw_dropout_masks(self, inputs, widths)
         context = add_layer_bias(config, context, bidirectional=True)
         x = RMSNorm(config.dtype, name="pre_attention_layer_norm")(inputs)
-        x = Attention(config, **options, name="attention")(x, x, context, masks["weights"])
+        x = Attention(config, self.transposed, name="attention")(x, x, context, masks["weights"])
         x = apply_dropout(config, x, masks["attention"], transposed=self.transposed) + inputs
         y = RMSNorm(config.dtype, name="pre_mlp_layer_norm")(x)
-        y = Mlp(config, **options, name="mlp")(y, masks["hidden"])
+        y = Mlp(config, self.transposed, name="mlp")(y, masks["hidden"])
         return apply_dropout(config, y, masks["mlp"], transposed=self.transposed) + x
 
 
@@ -415,7 +416,6 @@ class DecoderLayer(nn.Module):
           prefill_lengths: int32 [batch], if a prompt of these lengths is written into the cache.
         """
         config = self.config
-        options = {"deterministic": self.deterministic, "transposed": self.transposed}
         length_axis = 0 if self.transposed else 1
         widths = {
             "attention": config.emb_dim,
@@ -431,16 +431,16 @@ class DecoderLayer(nn.Module):
         masks = draw_dropout_masks(self, inputs, widths)
         context = add_layer_bias(config, context, bidirectional=False)
         x = RMSNorm(config.dtype, name="pre_self_attention_layer_norm")(inputs)
-        x = Attention(config, **options, decode=self.decode, name="self_attention")(
+        x = Attention(config, self.transposed, decode=self.decode, name="self_attention")(
             x, x, context, masks["weights"], prefill_lengths
         )
         x = apply_dropout(config, x, masks["attention"], transposed=self.transposed) + inputs
         if encoder_context is not None:
             y = RMSNorm(config.dtype, name="pre_cross_attention_layer_norm")(x)
-            y = Attention(config, **options, name="encoder_decoder_attention")(
+            y = Attention(config, self.transposed, name="encoder_decoder_attention")(
                 y, encoded, encoder_context, masks["cross_weights"]
             )
             x = apply_dropout(config, y, masks["cross"], transposed=self.transposed) + x
         z = RMSNorm(config.dtype, name="pre_mlp_layer_norm")(x)
-        z = Mlp(config, **options, name="mlp")(z, masks["hidden"])
+        z = Mlp(config, self.transposed, name="mlp")(z, masks["hidden"])
         return apply_dropout(config, z, masks["mlp"], transposed=self.transposed) + x

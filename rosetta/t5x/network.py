@@ -74,7 +74,6 @@ def _make_self_attention_context(
     bias_length: int,
     *,
     bidirectional: bool,
-    deterministic: bool,
     incremental: bool = False,
 ) -> AttentionContext:
     """Return the context of a stack's self-attention, with the stack's bias if it has one.
@@ -87,7 +86,6 @@ def _make_self_attention_context(
       length: the number of queries, and of keys.
       bias_length: the queries, and keys, of the bias by relative position.
       bidirectional: whether the bias distinguishes the keys after the query.
-      deterministic: whether dropout is off.
       incremental: whether a cache of keys and values is used.
     """
     relative = None
@@ -104,7 +102,6 @@ def _make_self_attention_context(
         relative,
         length,
         length,
-        deterministic=deterministic,
         incremental=incremental,
         layer_bias_length=layer_bias_length,
     )
@@ -122,9 +119,7 @@ class Encoder(nn.Module):
         config = self.config
         transposed = config.transpose_batch_sequence
         length = tokens.shape[1]
-        context = _make_self_attention_context(
-            config, mask, length, length, bidirectional=True, deterministic=deterministic
-        )
+        context = _make_self_attention_context(config, mask, length, length, bidirectional=True)
         x = _embed_tokens(
             config, self.token_embedder, tokens, deterministic=deterministic, transposed=transposed
         )
@@ -192,7 +187,6 @@ def _run_decoder(
             length,
             bias_length,
             bidirectional=False,
-            deterministic=deterministic,
             incremental=uses_cache,
         )
     ]
@@ -203,7 +197,6 @@ def _run_decoder(
             None,
             length,
             encoded.shape[1],
-            deterministic=deterministic,
             incremental=uses_cache,
         )
         layer_inputs += [jnp.swapaxes(encoded, 0, 1) if transposed else encoded, encoder_context]

@@ -97,12 +97,12 @@ def compute_loss(logits: Any, given: dict[str, Any]) -> Any:
 
 
 def compute_loss_and_gradient(
-    module: Any, variables_: Any, given: dict[str, Any]
+    module: Any, variables_: Any, given: dict[str, Any], **how: Any
 ) -> tuple[Any, Any, Any]:
     """Logits where no padding is, the loss, and its gradient by the parameters."""
 
     def both(params: Any) -> Any:
-        logits = apply_network(module, {**variables_, "params": params}, given)
+        logits = apply_network(module, {**variables_, "params": params}, given, **how)
         return compute_loss(logits, given), logits
 
     (value, logits), gradient = jax.jit(jax.value_and_grad(both, has_aux=True))(

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rosetta.nn import attention
+from rosetta.nn import attention, dropout
 
 BATCH, QUERIES, KEYS, HEADS, DEPTH = 3, 6, 8, 2, 8
 ROWS, COLUMNS = (
@@ -193,3 +193,54 @@ def test_cudnn_takes_odd_lengths_without_a_bias() -> None:
         "float32_logits": False,
     }
     assert attention.find_cudnn_problem(**how, biased=False) == ""
+
+
+def _measure_dropout_errors(seed: int, *, transposed: bool) -> tuple[float, float]:
+    """The error of a bfloat16 attention and its projection against float32: with dropped weights, and with zeroed values."""
+    batch, queries, keys, heads, depth, keep = 2, 12, 16, 3, 8, 0.75  # 0.75 is exact in bfloat16
+    rng = np.random.default_rng(seed)
+    query, key, value = (
+        jnp.asarray(rng.normal(size=(batch, length, heads, depth)), jnp.bfloat16)
+        for length in (queries, keys, keys)
+    )
+    kernel = jnp.asarray(rng.normal(size=(heads * depth, 32)), jnp.float32)
+    keep_mask = jnp.asarray(rng.random((batch, heads * keys)) < keep)
+
+    def project(attended: Any, kernel: Any) -> Any:
+        product = attended.reshape(batch, queries, -1) @ kernel.astype(attended.dtype)
+        return product.astype(jnp.float32)
+
+    def drop_weights(dtype: Any) -> Any:
+        attended = attention.compute_plain_attention(
+            *(array.astype(dtype) for array in (query, key, value)),
+            bias=None,
+            float32_logits=True,
+            drop=lambda weights: dropout.apply_mask(
+                weights, keep_mask.reshape(batch, heads, 1, keys), 1 - keep
+            ),
+        )
+        return project(attended, kernel)
+
+    if transposed:
+        value = jnp.swapaxes(value, 0, 1)
+    zeroed = attention.zero_dropped_keys(value, keep_mask, transposed=transposed)
+    if transposed:
+        value, zeroed = jnp.swapaxes(value, 0, 1), jnp.swapaxes(zeroed, 0, 1)
+    attended = attention.compute_fused_attention(
+        query, key, zeroed, relative=None, mask=attention.Mask(), implementation="xla"
+    )
+    exact = drop_weights(jnp.float32)
+    return (
+        float(jnp.linalg.norm(drop_weights(jnp.bfloat16) - exact)),
+        float(jnp.linalg.norm(project(attended, kernel / keep) - exact)),
+    )
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_zeroed_values_of_dropped_keys_are_no_less_exact_than_dropped_weights(
+    transposed: bool,
+) -> None:
+    weights, values = np.mean(
+        [_measure_dropout_errors(seed, transposed=transposed) for seed in range(20)], axis=0
+    )
+    assert 0 < values <= weights

@@ -121,7 +121,7 @@ class _Attention(nn.Module):
             )
         assert (self.attn_bias_type == "no_bias") == (bias is None)
         assert self.scale_factor == 1.0
-        assert deterministic or self.attention_dropout > 0
+        assert deterministic == (self.attention_dropout == 0)
         along = 0 if self.transpose_batch_sequence else 1
         counts = [
             jnp.arange(each.shape[along])[None] < count[:, None]
@@ -351,17 +351,11 @@ def test_a_projection_uses_its_fp8_backend(engine: Any) -> None:
 
 class _Attending(nn.Module):
     transposed: bool = False
-    deterministic: bool = True
 
     @nn.compact
     def __call__(self, query: Any, key: Any, value: Any, relative: Any, mask: Mask) -> Any:
-        how: dict[str, Any] = {
-            "dropout_rate": 0.1,
-            "deterministic": self.deterministic,
-            "transposed": self.transposed,
-        }
         return transformer_engine.compute_attention(
-            query, key, value, relative=relative, mask=mask, **how
+            query, key, value, relative=relative, mask=mask, transposed=self.transposed
         )
 
 
@@ -428,15 +422,10 @@ def test_the_implementation_of_attention_follows_the_limits(
     engine: Any, capsys: pytest.CaptureFixture[str], dtype: str, mask: Mask, chosen: str, says: str
 ) -> None:
     del engine
-    assert transformer_engine.choose_implementation(dtype=dtype, mask=mask, dropout=False) == chosen
+    assert transformer_engine.choose_implementation(dtype=dtype, mask=mask) == chosen
     said = capsys.readouterr().err
     assert says in said
     assert bool(said) == bool(says)
-    assert (
-        transformer_engine.choose_implementation(dtype="bfloat16", mask=Mask(), dropout=True)
-        == "te"
-    )
-    assert "drops single weights" in capsys.readouterr().err
 
 
 _SMALL: dict[str, Any] = {

@@ -288,6 +288,34 @@ def test_a_decoder_alone_sees_its_prefix_in_both_directions_and_decodes_after_a_
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def _compute_fused_attention_by_xla(
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[list[tuple[tuple[int, ...], bool, bool]], list[bool]]:
+    """Send the calls that are made to cuDNN to the same public function's XLA implementation.
+
+    cuDNN would not take float32. Here all is float32, so that comparisons are of arguments and not of rounding.
+
+    Returns:
+        Two lists that grow as networks are traced: for each call the shape of the queries, whether it is causal and whether
+        it has a bias; and for each choice of an implementation whether it has a bias.
+    """
+    real = attention.compute_fused_attention
+    calls: list[tuple[tuple[int, ...], bool, bool]] = []
+    biased: list[bool] = []
+
+    def by_xla(query: Any, key: Any, value: Any, **how: Any) -> Any:
+        calls.append((query.shape, how["mask"].causal, how["relative"] is not None))
+        return real(query, key, value, **{**how, "implementation": "xla"})
+
+    def find_no_problem(**how: Any) -> str:
+        biased.append(how["biased"])
+        return ""
+
+    monkeypatch.setattr(attention, "compute_fused_attention", by_xla)
+    monkeypatch.setattr(attention, "find_cudnn_problem", find_no_problem)
+    return calls, biased
+
+
 @pytest.mark.parametrize("bias", ["stack", "layer"])
 @pytest.mark.parametrize("scanned", [False, True], ids=["", "scanned"])
 def test_cudnns_arguments_compute_the_same(
@@ -297,22 +325,7 @@ def test_cudnns_arguments_compute_the_same(
     plain = small_t5.make_config(relative_bias=bias)
     settings = small_t5.make_config(relative_bias=bias, attention="cudnn", scan_layers=scanned)
     given, variables = small_t5.make_batch(), small_t5.initialize_variables(plain)
-    real = attention.compute_fused_attention
-    calls = []
-
-    def by_xla(query: Any, key: Any, value: Any, **how: Any) -> Any:
-        calls.append((query.shape, how["mask"].causal, how["relative"] is not None))
-        return real(query, key, value, **{**how, "implementation": "xla"})
-
-    monkeypatch.setattr(attention, "compute_fused_attention", by_xla)
-    # float32 throughout, so that the comparison is of arguments and not of rounding; which cuDNN would not take.
-    biased = []
-
-    def find_no_problem(**how: Any) -> str:
-        biased.append(how["biased"])
-        return ""
-
-    monkeypatch.setattr(attention, "find_cudnn_problem", find_no_problem)
+    calls, biased = _compute_fused_attention_by_xla(monkeypatch)
     found = small_t5.compute_loss_and_gradient(small_t5.Transformer(settings), variables, given)
     assert biased == [True, True, False]  # of the encoder, of the decoder, to the encoder
     # Traced once for each of two encoder layers, and twice in each of two decoder layers.
@@ -364,6 +377,45 @@ def test_a_fallback_is_logged_once(
     small_t5.apply_network(module, small_t5.initialize_variables(small_t5.make_config()), given)
     said = capsys.readouterr().err
     assert said.count("attention by XLA instead of cuDNN: activations in float32") == 1
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {},
+        {"transpose_batch_sequence": True},
+        {"scan_layers": True},
+        {"remat": "minimal"},
+        SWITCHES["all"],
+    ],
+    ids=["plain", "transposed", "scanned", "remat", "all"],
+)
+def test_dropout_beside_a_fused_kernel_drops_what_xla_drops(
+    switches: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The values of dropped keys are zeroed before the fused kernel; loss and gradients are those of dropped weights."""
+    given, variables = small_t5.make_batch(), small_t5.initialize_variables(small_t5.make_config())
+
+    def compute(implementation: str, rate: float = 0.3, seed: int = 5) -> Any:
+        config = small_t5.make_config(
+            **{**switches, "attention": implementation, "dropout_rate": rate}
+        )
+        return small_t5.compute_loss_and_gradient(
+            small_t5.Transformer(config),
+            variables,
+            given,
+            enable_dropout=True,
+            rngs={"dropout": jax.random.key(seed)},
+        )
+
+    expected = compute("xla")
+    calls, _ = _compute_fused_attention_by_xla(monkeypatch)
+    found = compute("cudnn")
+    assert calls
+    small_t5.assert_trees_close(found, expected)
+    # Neither another seed nor a fault in the division passes for the same.
+    for other in (compute("cudnn", seed=6), compute("cudnn", rate=0.31)):
+        assert not np.allclose(other[0], expected[0], rtol=1e-5)
 
 
 PLACES = (
