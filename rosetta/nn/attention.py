@@ -180,9 +180,16 @@ def zero_dropped_keys(value: Any, keep_mask: Any, *, transposed: bool = False) -
 
 
 def compute_fused_attention(
-    query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, implementation: str = "cudnn"
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    relative: Any,
+    mask: Mask,
+    scale: float = 1.0,
+    implementation: str = "cudnn",
 ) -> Any:
-    """Compute attention by jax.nn.dot_product_attention, with T5's unscaled logits.
+    """Compute attention by jax.nn.dot_product_attention.
 
     Args:
         query: [batch, queries, heads, head_dim].
@@ -190,6 +197,8 @@ def compute_fused_attention(
         value: [batch, keys, heads, head_dim].
         relative: The relative position bias [1, heads, queries, keys], or None.
         mask: Padding and the causal mask; `find_cudnn_problem` must have no objection.
+        scale: The factor of the products of queries and keys, before the bias is added; 1 for T5's
+            unscaled logits.
         implementation: "cudnn"; "xla" is for tests on a CPU.
 
     Returns:
@@ -211,7 +220,7 @@ def compute_fused_attention(
         key,
         value,
         bias=bias,
-        scale=1.0,
+        scale=scale,
         is_causal=mask.causal,
         implementation=implementation,
         **lengths,

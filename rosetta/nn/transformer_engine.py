@@ -257,9 +257,10 @@ def compute_attention(
     relative: Any,
     mask: Mask,
     transposed: bool,
+    scale: float = 1.0,
     dropout_rate: float = 0.0,
 ) -> Any:
-    """Compute attention by Transformer Engine's DotProductAttention, with T5's unscaled logits.
+    """Compute attention by Transformer Engine's DotProductAttention.
 
     The caller must be a method of a Flax module.
 
@@ -271,6 +272,8 @@ def compute_attention(
         relative: The relative position bias [1, heads, queries, keys], or None.
         mask: Padding and the causal mask.
         transposed: Whether the length is the first dimension and the batch the second.
+        scale: The factor of the products of queries and keys, before the bias is added; 1 for T5's
+            unscaled logits.
         dropout_rate: The probability with which a single attention weight is dropped.
 
     Returns:
@@ -302,7 +305,7 @@ def compute_attention(
         attn_mask_type=mask_type,
         attn_bias_type="no_bias" if relative is None else "post_scale_bias",
         qkv_layout="bshd_bshd_bshd",
-        scale_factor=1.0,
+        scale_factor=scale,
         transpose_batch_sequence=transposed,
     )
     sequences = te.attention.SequenceDescriptor.from_seqlens(tuple(lengths))

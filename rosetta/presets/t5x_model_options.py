@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NETWORK_FIELDS = (
     "fp8",
     "fuse_qkv",
+    "fuse_mlp",
     "transpose_batch_sequence",
     "attention",
     "remat",
@@ -52,6 +53,7 @@ class ModelOptions:
     precision: str
     fp8: str
     fuse_qkv: bool
+    fuse_mlp: bool
     transpose_batch_sequence: bool
     attention: str
     remat: str
@@ -98,9 +100,9 @@ def choose_model_options(
 ) -> ModelOptions:
     """Choose all options from the settings and the GPUs.
 
-    If nothing is set, ENABLE_FP8, TRANSPOSE_BS and FUSE_QKV are on and PACK is off, as documented.
-    FP8 also needs that every GPU supports it and that no other precision is set. The attention is
-    cuDNN's if every GPU supports it.
+    If nothing is set, ENABLE_FP8 is on and PACK is off, as documented. FP8 also needs that every
+    GPU supports it and that no other precision is set. The attention is cuDNN's if every GPU
+    supports it. TRANSPOSE_BS and FUSE_QKV are what `_choose_layout` expects to be faster.
 
     Args:
         settings: Variable -> value. An empty value counts as not set.
@@ -134,11 +136,15 @@ def choose_model_options(
                 kind=UNSUPPORTED,
             )
     fp8_kind = "te" if with_te else "xla"
+    fuse_qkv, fuse_mlp, transposed = _choose_layout(
+        settings, fp8=fp8, attention=attention, notes=notes
+    )
     options = ModelOptions(
         precision=precision,
         fp8=fp8_kind if fp8 else "off",
-        fuse_qkv=read_setting(settings, "FUSE_QKV"),
-        transpose_batch_sequence=read_setting(settings, "TRANSPOSE_BS"),
+        fuse_qkv=fuse_qkv,
+        fuse_mlp=fuse_mlp,
+        transpose_batch_sequence=transposed,
         attention=attention,
         remat=read_setting(settings, "REMAT"),
         scan_layers=read_setting(settings, "SCAN_LAYERS"),
@@ -186,6 +192,46 @@ def _decide_fp8(
         notes.append(f"FP8 is off: PREC={precision} is set (ENABLE_FP8=1 turns it on)")
         return False
     return supported
+
+
+def _choose_layout(
+    settings: Mapping[str, str], *, fp8: bool, attention: str, notes: list[str]
+) -> tuple[bool, bool, bool]:
+    """Return whether projections of attention and of the MLP are joined, and whether activations
+    are transposed.
+
+    What FUSE_QKV and TRANSPOSE_BS leave open follows from compiled steps of T5-large
+    (docs/project/benchmarks.md). In FP8, and with XLA's attention, joined products and transposed
+    activations are faster. In bfloat16, cuDNN's attention would need copies of the parts of a
+    joined product, and of transposed activations.
+
+    Args:
+        settings: Variable -> value.
+        fp8: Whether products are computed in FP8.
+        attention: The implementation of attention.
+        notes: Gets a line if a layout other than the published scripts' is chosen.
+
+    Returns:
+        The values of T5Config's fuse_qkv, fuse_mlp and transpose_batch_sequence.
+    """
+    fuse_qkv: bool | None = read_setting(settings, "FUSE_QKV", "t5x")
+    transposed: bool | None = read_setting(settings, "TRANSPOSE_BS", "t5x")
+    is_separate = attention == "cudnn" and not fp8
+    if is_separate and None in (fuse_qkv, transposed):
+        unset = [
+            f"{name}=0"
+            for name, value in (("FUSE_QKV", fuse_qkv), ("TRANSPOSE_BS", transposed))
+            if value is None
+        ]
+        notes.append(
+            f"{' and '.join(unset)}: predicted to be faster without FP8, with cuDNN's attention"
+        )
+    fuse_mlp = True if fuse_qkv is None else fuse_qkv
+    if fuse_qkv is None:
+        fuse_qkv = not is_separate
+    if transposed is None:
+        transposed = not is_separate
+    return fuse_qkv, fuse_mlp, transposed
 
 
 def _explain_missing_fp8(unsupported: Sequence[str], *, on_cpu: bool) -> str:

@@ -220,7 +220,10 @@ class Attention(nn.Module):
         With dropout, a fused kernel's result still has to be divided by the probability of keeping
         a key.
         """
+        head_dim = self.config.head_dim
         if context.implementation == "xla":
+            if self.config.scale_attn_logits:
+                query = query / jnp.sqrt(head_dim).astype(query.dtype)
             return attention.compute_plain_attention(
                 query,
                 key,
@@ -230,6 +233,7 @@ class Attention(nn.Module):
                 drop=functools.partial(self._drop_weights, keep_mask),
                 transposed=self.transposed,
             )
+        scale = head_dim**-0.5 if self.config.scale_attn_logits else 1.0
         if keep_mask is not None:
             value = attention.zero_dropped_keys(value, keep_mask, transposed=self.transposed)
         if context.implementation == "te":
@@ -239,6 +243,7 @@ class Attention(nn.Module):
                 value,
                 relative=context.relative,
                 mask=context.mask,
+                scale=scale,
                 transposed=self.transposed,
             )
         if self.transposed:
@@ -249,6 +254,7 @@ class Attention(nn.Module):
             value,
             relative=context.relative,
             mask=context.mask,
+            scale=scale,
             implementation=context.implementation,
         )
         return jnp.swapaxes(attended, 0, 1) if self.transposed else attended
@@ -259,12 +265,11 @@ class Attention(nn.Module):
         """
         config = self.config
         width = config.num_heads * config.head_dim
-        scale = jnp.sqrt(config.head_dim).astype(config.dtype)
         initializer = _make_initializer("normal")
 
         def initialize_query(*args: Any) -> Any:
             # T5 does not scale attention logits. It starts with smaller queries instead.
-            return initializer(*args) / scale
+            return initializer(*args) / jnp.sqrt(config.head_dim).astype(config.dtype)
 
         names = ("embed", "joined_kv")
         query_kernel = self._kernel("query", queries.shape[-1], width, names, initialize_query)
@@ -280,8 +285,6 @@ class Attention(nn.Module):
             (query,) = apply_projections(queries, [query_kernel], config.dtype)
             (key,) = apply_projections(memory, [key_kernel], config.dtype)
             (value,) = apply_projections(memory, [value_kernel], config.dtype)
-        if config.scale_attn_logits:
-            query = query / scale
         axes = (*name_activation_axes(transposed=self.transposed), "heads", "kv")
 
         def split_heads(projected: Any) -> Any:
@@ -332,7 +335,7 @@ class Mlp(nn.Module):
         kernels = [
             self._kernel(name, x.shape[-1], config.mlp_dim, ("embed", "mlp")) for name in names
         ]
-        if config.fuse_qkv:
+        if config.joins_mlp_halves:
             projected = apply_projections(x, kernels, config.dtype)
         else:
             projected = tuple(apply_projections(x, [kernel], config.dtype)[0] for kernel in kernels)

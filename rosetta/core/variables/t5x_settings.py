@@ -590,7 +590,7 @@ T5X_SETTINGS = (
         "1: lay activations out as [length, batch, features].",
         Group.PRECISION,
         T5X,
-        default="1",
+        default=Note("0 with cuDNN's attention and without FP8, else 1"),
         details="This changes the speed, not the model: checkpoints with 0 and 1 are the same.",
         page="reference/t5x-switches.md#transpose_bs",
     ),
@@ -600,10 +600,11 @@ T5X_SETTINGS = (
         "1: compute queries, keys and values in one matrix product.",
         Group.PRECISION,
         T5X,
-        default="1",
+        default=Note("0 with cuDNN's attention and without FP8, else 1"),
         details=(
-            "FUSE_QKV=1 also joins both halves of a gated MLP. This changes the speed, not the "
-            "model: checkpoints with 0 and 1 are the same."
+            "FUSE_QKV=1 also joins both halves of a gated MLP, and FUSE_QKV=0 separates them. If "
+            "FUSE_QKV is not set, they are joined. This changes the speed, not the model: "
+            "checkpoints with 0 and 1 are the same."
         ),
         page="reference/t5x-switches.md#fuse_qkv",
     ),

@@ -71,8 +71,10 @@ class T5Config:
       relative_bias: who owns a bias of relative positions: each "stack" of layers (T5, mT5, byT5),
         or each "layer" of a stack (umT5).
       fp8: "off", or who computes the projections in FP8: "xla" or "te" (Transformer Engine).
-      fuse_qkv: use one matrix product for queries, keys and values, for keys and values of the
-        attention to the encoder, and for both halves of a gated MLP.
+      fuse_qkv: use one matrix product for queries, keys and values, and for keys and values of the
+        attention to the encoder.
+      fuse_mlp: use one matrix product for both halves of a gated MLP; None for the value of
+        `fuse_qkv`.
       transpose_batch_sequence: use activations [length, batch, features].
       attention: the implementation of attention: "xla", "cudnn" or "te".
       scan_layers: compile one layer, and loop over it.
@@ -101,12 +103,18 @@ class T5Config:
     relative_bias: str = "stack"
     fp8: str = "off"
     fuse_qkv: bool = False
+    fuse_mlp: bool | None = None
     transpose_batch_sequence: bool = False
     attention: str = "xla"
     scan_layers: bool = False
     remat: str = "none"
     logits_dtype: str = "float32"
     loss_chunks: int = 0
+
+    @property
+    def joins_mlp_halves(self) -> bool:
+        """Whether both halves of a gated MLP are one matrix product."""
+        return self.fuse_qkv if self.fuse_mlp is None else self.fuse_mlp
 
     def __post_init__(self) -> None:
         self._normalize()

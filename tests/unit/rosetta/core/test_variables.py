@@ -111,7 +111,7 @@ def test_good_values_and_defaults_are_taken(variable: Variable) -> None:
     [
         ("FSDP", readers.T5X_PRETRAIN, "ON", True),
         ("FSDP", readers.T5X_PRETRAIN, "", False),
-        ("FUSE_QKV", "singlenode_pretrain_pile", "", True),
+        ("FUSE_QKV", "singlenode_pretrain_pile", "", None),
         ("BSIZE_PER_GPU", "t5x", "", 32),
         ("TRAIN_STEPS", "t5x", "", None),
         ("LOSS_SPIKE", "pax", "2.5", 2.5),

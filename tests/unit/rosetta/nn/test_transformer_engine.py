@@ -120,7 +120,7 @@ class _Attention(nn.Module):
                 stacklevel=1,
             )
         assert (self.attn_bias_type == "no_bias") == (bias is None)
-        assert self.scale_factor == 1.0
+        query = query * jnp.asarray(self.scale_factor, query.dtype)
         assert deterministic == (self.attention_dropout == 0)
         along = 0 if self.transpose_batch_sequence else 1
         counts = [
@@ -442,14 +442,21 @@ _SMALL: dict[str, Any] = {
 }
 
 
-def _logits(**switches: Any) -> Any:
+def _logits(*, with_dropout: bool = False, **switches: Any) -> Any:
     rng = np.random.default_rng(2)
     tokens = jnp.asarray(rng.integers(1, 32, (4, 8)), jnp.int32)
     made = network.Transformer(T5Config(**{**_SMALL, **switches}))
     variables = network.Transformer(T5Config(**_SMALL)).init(
         jax.random.key(0), tokens, tokens, tokens, enable_dropout=False
     )
-    return made.apply({"params": variables["params"]}, tokens, tokens, tokens, enable_dropout=False)
+    return made.apply(
+        {"params": variables["params"]},
+        tokens,
+        tokens,
+        tokens,
+        enable_dropout=with_dropout,
+        rngs={"dropout": jax.random.key(1)},
+    )
 
 
 def _apart(one: Any, other: Any) -> float:
@@ -468,6 +475,22 @@ def test_a_network_has_the_same_fp8_products(engine: Any, fuse: bool) -> None:
 def test_a_network_has_the_same_attention(engine: Any) -> None:
     del engine
     assert _apart(_logits(attention="te"), _logits(float32_attention_logits=True)) < 0.01
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_network_with_dropout_and_scaled_logits_has_the_same_attention(
+    engine: Any, transposed: bool
+) -> None:
+    del engine
+    how: dict[str, Any] = {
+        "with_dropout": True,
+        "dropout_rate": 0.25,
+        "scale_attn_logits": True,
+        "transpose_batch_sequence": transposed,
+    }
+    exact = _logits(float32_attention_logits=True, **how)
+    assert _apart(_logits(attention="te", **how), exact) < 0.01
+    assert _apart(_logits(attention="te", **(how | {"scale_attn_logits": False})), exact) > 0.01
 
 
 @pytest.mark.parametrize("switches", [{"fp8": "te"}, {"attention": "te"}])

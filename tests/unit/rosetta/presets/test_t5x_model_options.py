@@ -12,6 +12,8 @@ from tests.support import errors
 
 H100, A100, T4 = DetectedGpu("H100", (9, 0)), DetectedGpu("A100", (8, 0)), DetectedGpu("T4", (7, 5))
 
+LAYOUT = {"FUSE_QKV": "1", "TRANSPOSE_BS": "1"}
+
 
 def choose(*cards: DetectedGpu, on_cpu: bool = False, **given: str) -> ModelOptions:
     return t5x_model_options.choose_model_options(given, cards, on_cpu=on_cpu)
@@ -20,7 +22,16 @@ def choose(*cards: DetectedGpu, on_cpu: bool = False, **given: str) -> ModelOpti
 def test_documented_defaults_on_a_gpu_that_supports_everything() -> None:
     found = choose(H100, H100)
     assert found == ModelOptions(
-        "bfloat16", "xla", True, True, "cudnn", "none", False, False, False
+        precision="bfloat16",
+        fp8="xla",
+        fuse_qkv=True,
+        fuse_mlp=True,
+        transpose_batch_sequence=True,
+        attention="cudnn",
+        remat="none",
+        scan_layers=False,
+        fsdp=False,
+        pack=False,
     )
     assert found.notes == ()
 
@@ -28,8 +39,8 @@ def test_documented_defaults_on_a_gpu_that_supports_everything() -> None:
 @pytest.mark.parametrize(
     ("cards", "on_cpu", "given", "fp8", "attention", "notes"),
     [
-        ((A100,), False, {}, "off", "cudnn", ("FP8 is off: A100 has no FP8",)),
-        ((H100, A100), False, {}, "off", "cudnn", ("FP8 is off: A100 has no FP8",)),
+        ((A100,), False, LAYOUT, "off", "cudnn", ("FP8 is off: A100 has no FP8",)),
+        ((H100, A100), False, LAYOUT, "off", "cudnn", ("FP8 is off: A100 has no FP8",)),
         ((T4,), False, {"ENABLE_FP8": "0"}, "off", "xla", ()),
         (
             (),
@@ -80,6 +91,29 @@ def test_a_default_that_is_not_used_is_reported(
     assert (found.fp8, found.attention, found.notes) == (fp8, attention, notes)
 
 
+@pytest.mark.parametrize(
+    ("given", "layout", "named"),
+    [
+        ({"ENABLE_FP8": "1"}, (True, True, True), ()),
+        ({"ENABLE_FP8": "0"}, (False, True, False), ("FUSE_QKV=0", "TRANSPOSE_BS=0")),
+        ({"ENABLE_FP8": "0", "ATTENTION": "xla"}, (True, True, True), ()),
+        ({"ENABLE_FP8": "0", "FUSE_QKV": "1"}, (True, True, False), ("TRANSPOSE_BS=0",)),
+        ({"ENABLE_FP8": "0", "FUSE_QKV": "0"}, (False, False, False), ("TRANSPOSE_BS=0",)),
+        ({"ENABLE_FP8": "0", "TRANSPOSE_BS": "1"}, (False, True, True), ("FUSE_QKV=0",)),
+        ({"ENABLE_FP8": "1", "FUSE_QKV": "0"}, (False, False, True), ()),
+        ({"ENABLE_FP8": "0", **LAYOUT}, (True, True, True), ()),
+    ],
+)
+def test_the_layout_follows_precision_and_attention(
+    given: dict[str, str], layout: tuple[bool, bool, bool], named: tuple[str, ...]
+) -> None:
+    found = choose(H100, on_cpu=False, **given)
+    assert (found.fuse_qkv, found.fuse_mlp, found.transpose_batch_sequence) == layout
+    assert len(found.notes) == bool(named)
+    for variable in ("FUSE_QKV=0", "TRANSPOSE_BS=0"):
+        assert (variable in " ".join(found.notes)) == (variable in named)
+
+
 def test_fp8_sets_the_precision() -> None:
     found = choose(H100, PREC="float32", ENABLE_FP8="1")
     assert (found.precision, found.fp8) == ("bfloat16", "xla")
@@ -105,6 +139,7 @@ def test_every_variable_is_a_binding() -> None:
         "network.T5Config.dtype": "float16",
         "network.T5Config.fp8": "off",
         "network.T5Config.fuse_qkv": False,
+        "network.T5Config.fuse_mlp": False,
         "network.T5Config.transpose_batch_sequence": False,
         "network.T5Config.attention": "xla",
         "network.T5Config.remat": "full",

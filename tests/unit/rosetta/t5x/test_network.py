@@ -23,6 +23,8 @@ from tests.support import small_t5
 
 SWITCHES: dict[str, dict[str, Any]] = {
     "fused": {"fuse_qkv": True},
+    "fused attention": {"fuse_qkv": True, "fuse_mlp": False},
+    "fused MLP": {"fuse_mlp": True},
     "transposed": {"transpose_batch_sequence": True},
     "scanned": {"scan_layers": True},
     "remat minimal": {"remat": "minimal"},
@@ -318,12 +320,14 @@ def _compute_fused_attention_by_xla(
 
 @pytest.mark.parametrize("bias", ["stack", "layer"])
 @pytest.mark.parametrize("scanned", [False, True], ids=["", "scanned"])
+@pytest.mark.parametrize("scaled", [False, True], ids=["", "scaled"])
 def test_cudnns_arguments_compute_the_same(
-    bias: str, scanned: bool, monkeypatch: pytest.MonkeyPatch
+    bias: str, scanned: bool, scaled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call that is made for cuDNN, with its lengths, bias, scale and causality, through the same public function's XLA implementation."""
-    plain = small_t5.make_config(relative_bias=bias)
-    settings = small_t5.make_config(relative_bias=bias, attention="cudnn", scan_layers=scanned)
+    model: dict[str, Any] = {"relative_bias": bias, "scale_attn_logits": scaled}
+    plain = small_t5.make_config(**model)
+    settings = small_t5.make_config(**model, attention="cudnn", scan_layers=scanned)
     given, variables = small_t5.make_batch(), small_t5.initialize_variables(plain)
     calls, biased = _compute_fused_attention_by_xla(monkeypatch)
     found = small_t5.compute_loss_and_gradient(small_t5.Transformer(settings), variables, given)
