@@ -416,7 +416,8 @@ def test_dropout_beside_a_fused_kernel_drops_what_xla_drops(
     calls, _ = _compute_fused_attention_by_xla(monkeypatch)
     found = compute("cudnn")
     assert calls
-    small_t5.assert_trees_close(found, expected)
+    # The division by the probability of keeping is at another place, which rounds otherwise; logits are up to 3.
+    small_t5.assert_trees_close(found, expected, atol=1e-5)
     # Neither another seed nor a fault in the division passes for the same.
     for other in (compute("cudnn", seed=6), compute("cudnn", rate=0.31)):
         assert not np.allclose(other[0], expected[0], rtol=1e-5)
