@@ -46,6 +46,14 @@ CASES: dict[str, dict[str, Any]] = {
         "batch": 32,
         "switches": {**FP8, "remat": "minimal"},
     },
+    # The layouts that FUSE_QKV and TRANSPOSE_BS choose: both on, and what unset means in bfloat16.
+    **{
+        f"large-{name}": {"size": "large", "gpus": 8, "tp": 1, "batch": 32, "switches": switches}
+        for name, switches in (
+            ("joined", {**FAST, "transpose_batch_sequence": True}),
+            ("separate", {"fuse_mlp": True, "attention": "cudnn"}),
+        )
+    },
     **{
         f"large-dropout-{attention}": {
             "size": "large",
@@ -72,6 +80,8 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 
+# Case -> the case that its figures are divided by.
+COMPARED = {"large-separate": "large-joined", "large-dropout-cudnn": "large-dropout-xla"}
 
 UPSTREAM_FIELDS = (
     "vocab_size",
@@ -194,12 +204,12 @@ def main() -> int:
 def print_ratios(out: Path) -> None:
     """Print the figures of steps of T5-large divided by those of the step they are compared with.
 
-    A step with dropout is compared with the step whose attention XLA computes, any other step with
-    upstream's network. Steps that were not compiled are left out.
+    A step is compared with the step of COMPARED, or else with upstream's network. Steps that were
+    not compiled are left out.
     """
     reports = {path.stem: json.loads(path.read_text()) for path in out.glob("large-*.json")}
     for name, figures in reports.items():
-        base = "large-dropout-xla" if CASES[name].get("dropout") else "large-upstream"
+        base = COMPARED.get(name, "large-upstream")
         if base not in reports or base == name:
             continue
         ratios = [
