@@ -196,7 +196,11 @@ def test_cudnn_takes_odd_lengths_without_a_bias() -> None:
 
 
 def _measure_dropout_errors(seed: int, *, transposed: bool) -> tuple[float, float]:
-    """The error of a bfloat16 attention and its projection against float32: with dropped weights, and with zeroed values."""
+    """The errors of a bfloat16 attention and its projection against float32.
+
+    Returns:
+        The error with dropped weights, and the error with zeroed values.
+    """
     batch, queries, keys, heads, depth, keep = 2, 12, 16, 3, 8, 0.75  # 0.75 is exact in bfloat16
     rng = np.random.default_rng(seed)
     query, key, value = (

@@ -295,11 +295,13 @@ def _compute_fused_attention_by_xla(
 ) -> tuple[list[tuple[tuple[int, ...], bool, bool]], list[bool]]:
     """Send the calls that are made to cuDNN to the same public function's XLA implementation.
 
-    cuDNN would not take float32. Here all is float32, so that comparisons are of arguments and not of rounding.
+    cuDNN would not take float32. Here all is float32, so that comparisons are of arguments and not
+    of rounding.
 
     Returns:
-        Two lists that grow as networks are traced: for each call the shape of the queries, whether it is causal and whether
-        it has a bias; and for each choice of an implementation whether it has a bias.
+        Two lists that grow as networks are traced: for each call the shape of the queries, whether
+        it is causal and whether it has a bias; and for each choice of an implementation whether it
+        has a bias.
     """
     real = attention.compute_fused_attention
     calls: list[tuple[tuple[int, ...], bool, bool]] = []
@@ -397,7 +399,7 @@ def test_a_fallback_is_logged_once(
 def test_dropout_beside_a_fused_kernel_drops_what_xla_drops(
     switches: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The values of dropped keys are zeroed before the fused kernel; loss and gradients are those of dropped weights."""
+    """Zeroed values of dropped keys give the loss and the gradients of dropped weights."""
     given, variables = small_t5.make_batch(), small_t5.initialize_variables(small_t5.make_config())
 
     def compute(implementation: str, rate: float = 0.3, seed: int = 5) -> Any:
@@ -416,7 +418,7 @@ def test_dropout_beside_a_fused_kernel_drops_what_xla_drops(
     calls, _ = _compute_fused_attention_by_xla(monkeypatch)
     found = compute("cudnn")
     assert calls
-    # The division by the probability of keeping is at another place, which rounds otherwise; logits are up to 3.
+    # The division by the probability of keeping a key rounds at another place; logits are up to 3.
     small_t5.assert_trees_close(found, expected, atol=1e-5)
     # Neither another seed nor a fault in the division passes for the same.
     for other in (compute("cudnn", seed=6), compute("cudnn", rate=0.31)):
