@@ -66,7 +66,6 @@ class Output:
 
         While stderr goes to a log file, the line is also written to the terminal.
 
-
         Args:
           level: DEBUG, INFO, WARNING or ERROR.
           text: One line, or several.

@@ -1,4 +1,6 @@
-"""The files that GitHub reads: valid by their schemas, and they name what exists."""
+"""The files that GitHub reads are valid by their schemas and name what exists, and no file has the
+markers of a merge.
+"""
 
 from __future__ import annotations
 
@@ -39,3 +41,14 @@ def test_the_owners_own_paths_that_exist() -> None:
         target = ROOT / path.lstrip("/")
         assert target.is_dir() if path.endswith("/") else target.is_file(), path
         assert owners
+
+
+def test_no_file_has_the_markers_of_a_merge() -> None:
+    done = subprocess.run(
+        ["git", "grep", "-nE", "^(<{7}|>{7}|[|]{7}) "],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
