@@ -133,7 +133,11 @@ PROGRAM = Program(
             PREPARE,
             "convert the weights of a model to another layout",
             "rosetta.commands.convert",
-            ("llama Llama-2-7b checkpoints/llama", "t5 t5-v1_1-small t5-small-t5x --to t5x"),
+            (
+                "llama Llama-2-7b checkpoints/llama",
+                "t5 t5-v1_1-small t5-small-t5x --to t5x",
+                "gpt gpt2 checkpoints/gpt2 --to pax",
+            ),
         ),
         Command(
             "tune",

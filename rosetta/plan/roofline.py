@@ -21,15 +21,16 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from rosetta.core import gpus
 from rosetta.plan import collective_groups, step_kernels
 from rosetta.plan.hlo_text import count_bytes, parse_dimensions
 
 if TYPE_CHECKING:
-    from rosetta.core.gpus import Capability, Gpu
+    from rosetta.core.gpus import Gpu
     from rosetta.plan.hlo_text import HloModule
     from rosetta.plan.step_kernels import Gemm, Kernel
 
-HOPPER: Capability = (9, 0)
+HOPPER = gpus.GPUS["h100"].capability
 MICROSECOND = 1e-6
 
 

@@ -55,6 +55,7 @@ def test_singlenode_pretraining(place: Place) -> None:
         "network.T5Config.dtype": '"bfloat16"',
         "network.T5Config.fp8": '"off"',
         "network.T5Config.fuse_qkv": "True",
+        "network.T5Config.fuse_mlp": "True",
         "network.T5Config.transpose_batch_sequence": "True",
         "network.T5Config.attention": '"xla"',
         "network.T5Config.remat": '"none"',

@@ -69,7 +69,7 @@ T5X = "    commit: cc342d419ec3e3e9c4bf1df33c82330cafdc1e16\n"
         (
             'lines: [current, next], why: "its own tests',
             'lines: [old], why: "its own tests',
-            "strip.22.lines",
+            "strip.23.lines",
             "no line",
         ),
         ('until: "2027-12-31"', 'until: "2027-02-30"', "lines.pax-1.4.until", "2027-06-30"),

@@ -41,7 +41,7 @@ def test_the_cpu_is_used_only_on_request(place: Place) -> None:
         (
             "NVIDIA A100-SXM4-80GB, 8.0",
             "bfloat16",
-            {},
+            {"FUSE_QKV": "1", "TRANSPOSE_BS": "1"},
             ("off", "cudnn", "bfloat16"),
             "FP8 is off: NVIDIA A100-SXM4-80GB has no FP8",
         ),
