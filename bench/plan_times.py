@@ -207,7 +207,7 @@ def compile_row(row: PublishedRow, layers: int) -> t5x_step.CompiledStep:
 
 
 def compile_rows(rows: Sequence[PublishedRow], out: Path) -> int:
-    """Compile the steps that are not kept yet, each in a process of its own.
+    """Compile the steps that were not compiled before, each in a separate process.
 
     Returns:
         The exit status: 1 if a step could not be compiled, else 0.

@@ -175,6 +175,8 @@ def _check_options(args: argparse.Namespace, layout: str, target: str) -> None:
     Raises:
       UserError: An option does not fit the layouts, or OUT is in SOURCE.
     """
+    from rosetta.convert import output_folder
+
     if layout == target:
         other = next(name for name in LAYOUTS if name != layout)
         raise UserError(
@@ -195,14 +197,7 @@ def _check_options(args: argparse.Namespace, layout: str, target: str) -> None:
                 "leave it out",
                 kind=CONFLICT,
             )
-    source, out = args.source.resolve(), args.out.resolve()
-    if source in out.parents or source == out:
-        raise UserError(
-            f"is inside {args.source}, where nothing is written",
-            str(args.out),
-            "name a folder elsewhere",
-            kind=CONFLICT,
-        )
+    output_folder.check_outside(args.out, args.source)
 
 
 def _read_settings(args: argparse.Namespace) -> Settings:

@@ -245,6 +245,8 @@ def _check_options(args: argparse.Namespace, layout: str) -> None:
     Raises:
       UserError: An option does not fit the layouts, or OUT is below SOURCE.
     """
+    from rosetta.convert import output_folder
+
     for option, value, target in (
         ("--repeated", args.repeated, "pax"),
         ("--parts", args.parts, "meta"),
@@ -264,13 +266,7 @@ def _check_options(args: argparse.Namespace, layout: str) -> None:
                 "leave it out",
                 kind=CONFLICT,
             )
-    if args.source.resolve() in args.out.resolve().parents:
-        raise UserError(
-            f"is inside {args.source}, where nothing is written",
-            str(args.out),
-            "name a folder elsewhere",
-            kind=CONFLICT,
-        )
+    output_folder.check_outside(args.out, args.source)
     if args.to == "pax" and args.dtype not in (None, "float32"):
         raise UserError(
             f"is {args.dtype}, but a checkpoint of Pax has float32",

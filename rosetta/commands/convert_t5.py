@@ -177,6 +177,8 @@ def _check_options(args: argparse.Namespace, layout: str, target: str) -> None:
     Raises:
       UserError: An option does not fit the layouts, or OUT is below SOURCE.
     """
+    from rosetta.convert import output_folder
+
     for option, value, needed in (
         ("--step", args.step, "t5x"),
         ("--vocab", args.vocab, "hf"),
@@ -204,14 +206,7 @@ def _check_options(args: argparse.Namespace, layout: str, target: str) -> None:
         raise UserError(
             "the source is a model of Hugging Face already", "--to", "give t5x", kind=CONFLICT
         )
-    source, out = args.source.resolve(), args.out.resolve()
-    if source in out.parents or source == out:
-        raise UserError(
-            f"is inside {args.source}, where nothing is written",
-            str(args.out),
-            "name a folder elsewhere",
-            kind=CONFLICT,
-        )
+    output_folder.check_outside(args.out, args.source)
 
 
 def _open_model(args: argparse.Namespace, layout: str, target: str) -> Any:

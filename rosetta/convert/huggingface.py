@@ -32,7 +32,7 @@ from rosetta.convert.llama import (
     split_tensor_name,
 )
 from rosetta.convert.tokenizer_copy import ID_FIELDS
-from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNSUPPORTED, UserError
+from rosetta.core.errors import CONFLICT, INVALID, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -225,16 +225,7 @@ class Source:
     def _find_tensor(self, name: str) -> torch_file.StoredTensor:
         """Return a tensor by Meta's name, without its values."""
         hf_name = to_hf_name(EMBEDDING if name == OUTPUT and self._ties_embedding else name)
-        tensor = self._tensors.get(hf_name)
-        if tensor is None:
-            raise UserError(
-                f"no file of the model has {hf_name}",
-                str(self.folder),
-                "download or copy it again",
-                kind=MISSING,
-                value=hf_name,
-            )
-        return tensor
+        return weight_files.find_tensor(self._tensors, hf_name, self.folder)
 
     def find_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor by Meta's name.

@@ -18,7 +18,7 @@ from rosetta.convert.gpt import (
     list_tensors,
     make_shape_error,
 )
-from rosetta.core.errors import CONFLICT, DIFFERS, MISSING, UserError
+from rosetta.core.errors import CONFLICT, DIFFERS, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -74,16 +74,7 @@ class HuggingFaceGPT:
 
     def _find_tensor(self, tensor: Tensor) -> torch_file.StoredTensor:
         """Return a tensor of the files. Raise UserError if no file has it."""
-        stored = self._tensors.get(tensor.name)
-        if stored is None:
-            raise UserError(
-                f"no file of the model has {tensor.name}",
-                str(self.folder),
-                "download or copy it again",
-                kind=MISSING,
-                value=tensor.name,
-            )
-        return stored
+        return weight_files.find_tensor(self._tensors, tensor.name, self.folder)
 
     def _check_unused(self) -> None:
         """Name the tensors that the conversion leaves out.

@@ -20,7 +20,7 @@ from rosetta.convert.t5_tensors import (
     find_common_dtype,
     list_tensors,
 )
-from rosetta.core.errors import CONFLICT, MISSING, UserError
+from rosetta.core.errors import CONFLICT, UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -141,16 +141,7 @@ class HuggingFaceT5:
         Raises:
             UserError: No file has the tensor.
         """
-        stored = self._tensors.get(tensor.name)
-        if stored is None:
-            raise UserError(
-                f"no file of the model has {tensor.name}",
-                str(self.folder),
-                "download or copy it again",
-                kind=MISSING,
-                value=tensor.name,
-            )
-        return stored
+        return weight_files.find_tensor(self._tensors, tensor.name, self.folder)
 
     def find_shape(self, tensor: Tensor) -> tuple[int, ...]:
         """Return the shape of a tensor without reading it.

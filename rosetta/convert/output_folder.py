@@ -14,12 +14,32 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rosetta.core import path_checks
 from rosetta.core.atomic_files import write_atomic
-from rosetta.core.errors import EXISTS, FAILED, IN_USE, TOO_BIG, UNSUPPORTED, UserError
+from rosetta.core.errors import CONFLICT, EXISTS, FAILED, IN_USE, TOO_BIG, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 PART_PREFIX = ".rosetta-part-"  # of the folder in which a conversion can be continued
+
+
+def check_outside(folder: Path, source: Path) -> None:
+    """Check that the folder to create is not the source of the conversion, or inside of the source.
+
+    Args:
+        folder: The folder to create.
+        source: The folder or file that is converted.
+
+    Raises:
+        UserError: The folder is the source, or inside of the source.
+    """
+    resolved = folder.resolve()
+    if source.resolve() in (resolved, *resolved.parents):
+        raise UserError(
+            f"is inside {source}, where nothing is written",
+            str(folder),
+            "name a folder elsewhere",
+            kind=CONFLICT,
+        )
 
 
 @contextlib.contextmanager

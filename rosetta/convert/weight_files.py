@@ -28,6 +28,31 @@ _FORMATS = (
 )
 
 
+def find_tensor(
+    tensors: Mapping[str, torch_file.StoredTensor], name: str, folder: Path
+) -> torch_file.StoredTensor:
+    """Return a tensor of a model.
+
+    Args:
+        tensors: What `open_tensors` returned.
+        name: The name of the tensor.
+        folder: The folder of the model, for the error.
+
+    Raises:
+        UserError: No file has the tensor.
+    """
+    stored = tensors.get(name)
+    if stored is None:
+        raise UserError(
+            f"no file of the model has {name}",
+            str(folder),
+            _COPY_AGAIN,
+            kind=MISSING,
+            value=name,
+        )
+    return stored
+
+
 def open_tensors(folder: Path) -> dict[str, torch_file.StoredTensor]:
     """Return the tensors of a model folder by name, without reading their values.
 

@@ -23,7 +23,7 @@ _TEXT, _GRID, _PAPER = "#222222", "#dddddd", "#ffffff"
 
 
 def write_chart(curves: Sequence[Curve], value: str, file: Path) -> None:
-    """Write a chart of curves, each in a colour of its own.
+    """Write a chart of curves, each in another colour.
 
     Args:
       curves: At least one.

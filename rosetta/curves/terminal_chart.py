@@ -17,7 +17,7 @@ _FEWEST_COLUMNS = 40
 
 
 def draw_chart(curves: Sequence[Curve], value: str, width: int = 80, height: int = 18) -> str:
-    """Return a chart of curves, each with a symbol of its own.
+    """Return a chart of curves, each with another symbol.
 
     Args:
       curves: At least one.

@@ -138,7 +138,7 @@ class Vocabulary:
 
     @property
     def filler(self) -> int:
-        """What fills rows of tokens while they are made: PAD, or NO_ID if id 0 is a token."""
+        """The number at the end of unfinished rows: PAD, or NO_ID if id 0 is a token."""
         if not is_json_file(self.name):
             return PAD
         return PAD if tokenizer_json.load_tokenizer(self.name).pad == PAD else NO_ID

@@ -41,7 +41,7 @@ def draw_masks(
 
 
 def compute_keep_probability(rate: float, dtype: Any) -> Any:
-    """Return the probability with which a value is kept, rounded to `dtype` as upstream rounds it.
+    """Return the probability of keeping a value, rounded to `dtype` as in upstream's network.
 
     Args:
         rate: The probability with which a value is dropped.

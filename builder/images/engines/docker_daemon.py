@@ -232,17 +232,17 @@ def _open_socket(path: str) -> Iterator[socket.socket]:
 @contextlib.contextmanager
 def _start_program() -> Iterator[socket.socket]:
     """Yield a stream that the docker program connects with the daemon, whatever the way there."""
-    ours, theirs = socket.socketpair()
-    with ours, tempfile.TemporaryFile() as messages:
-        with theirs:
+    stream, program_end = socket.socketpair()
+    with stream, tempfile.TemporaryFile() as messages:
+        with program_end:
             process = subprocess.Popen(
                 ["docker", "system", "dial-stdio"],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
+                stdin=program_end.fileno(),
+                stdout=program_end.fileno(),
                 stderr=messages,
             )
         try:
-            yield ours
+            yield stream
         except (ConnectionError, http.client.HTTPException) as error:
             process.wait()  # the end of the stream is the end of the program
             messages.seek(0)
@@ -251,6 +251,6 @@ def _start_program() -> Iterator[socket.socket]:
                 f"error during connect: {text or error}", "docker"
             ) from error
         finally:
-            ours.close()
+            stream.close()
             process.kill()
             process.wait()
