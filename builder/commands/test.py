@@ -9,14 +9,24 @@ import subprocess
 import sys
 import sysconfig
 import time
+from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from builder.core import log
 from builder.core.command_context import Context, Result
 from builder.packages import package_installation
 from builder.pipeline import environment_build
+from builder.pipeline.step_plans import comparison, goldens, plan_runs
 from rosetta.core.errors import CONFLICT, MISSING, UserError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from builder.pipeline.step_plans.goldens import Golden
+    from builder.pipeline.step_plans.plan_runs import PlanEnvironment
+
+PLAN_FOLDER = "build/plans"  # of the environments that compile plans
 # The tests that `--fast` runs; pyproject.toml says what each mark means.
 FAST_MARKS = (
     "not slow and not long and not engine and not registry and not slurm and not shell "
@@ -104,6 +114,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "list what could not be checked"
         ),
     )
+    tier.add_argument(
+        "--plans",
+        action="store_true",
+        help=(
+            "compile the steps whose plans are recorded, and compare their figures; TEST is then "
+            f"the name of a plan, {goldens.CHEAP} or {goldens.ALL} (default: {goldens.ALL})"
+        ),
+    )
+    parser.add_argument(
+        "--renew", action="store_true", help="plans: record the figures, and show what moved"
+    )
     parser.add_argument("--no-lint", action="store_true", help="run only the tests")
     parser.add_argument("--only-lint", action="store_true", help="run no tests")
     parser.add_argument(
@@ -112,7 +133,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help=(
             "run each TEST in a baked environment, or with the locked CPU packages of a "
-            "distribution, without its sources"
+            "distribution, without its sources; plans: compile in this environment (default: bake "
+            f"one for {plan_runs.ACCELERATOR} in {PLAN_FOLDER})"
         ),
     )
     parser.add_argument(
@@ -279,6 +301,8 @@ def _list_inside_commands(
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     _refuse_conflicts(arguments)
+    if arguments.plans:
+        return _check_plans(context, arguments)
     tools = Path(sys.executable).parent
     commands: dict[str, list[str]] = {}
     missing: list[str] = []
@@ -314,6 +338,66 @@ def _refuse_conflicts(arguments: argparse.Namespace) -> None:
             "leave out --inside and TEST, or --all",
             kind=CONFLICT,
         )
+    if arguments.renew and not arguments.plans:
+        raise UserError("needs --plans", "test --renew", "give both", kind=CONFLICT)
+    if arguments.plans and (arguments.no_lint or arguments.only_lint):
+        raise UserError(
+            "plans are compared without linters and tests",
+            "test --plans",
+            "leave out --no-lint and --only-lint",
+            kind=CONFLICT,
+        )
+
+
+def _check_plans(context: Context, arguments: argparse.Namespace) -> Result:
+    """Compare recorded plans with what their steps compile to now, or record them again."""
+    folder = context.root / goldens.FOLDER
+    names = arguments.tests
+    selection = goldens.choose_goldens(folder, names)
+    comparisons = []
+    for environment, group in _assign_environments(context, arguments.inside, selection, names):
+        if arguments.renew:
+            comparisons += comparison.renew_goldens(group, environment, context.root, folder)
+        else:
+            unrecorded = comparison.check_recorded(group, names, environment)
+            for entry in unrecorded:
+                log.info("\n".join(comparison.format_comparison(entry)))
+            recorded = [golden for golden in group if golden.record]
+            comparisons += unrecorded
+            comparisons += comparison.compare_goldens(recorded, environment, context.root)
+    counts = Counter(entry.state for entry in comparisons)
+    summary = ", ".join(f"{count} {state}" for state, count in counts.items())
+    return Result(
+        {"plans": [entry.as_json() for entry in comparisons]},
+        f"plans: {summary}",
+        ok=all(entry.ok for entry in comparisons),
+    )
+
+
+def _assign_environments(
+    context: Context, inside: str, selection: list[Golden], names: Sequence[str]
+) -> Iterator[tuple[PlanEnvironment, list[Golden]]]:
+    """Yield environments, each with the goldens that it compiles.
+
+    Args:
+        context: The checkout and the cache.
+        inside: The value of --inside. If it is empty, an environment is baked for each
+            distribution.
+        selection: The goldens.
+        names: What the user gave, which may be the names of goldens.
+
+    Raises:
+        UserError: The environment does not exist, cannot be baked, or cannot compile a golden that
+            the user named.
+    """
+    if inside:
+        folder = Path(inside.removeprefix("env:")).absolute()
+        environment = plan_runs.read_environment(folder, f"--inside {inside}")
+        yield environment, comparison.select_for_environment(selection, names, environment)
+        return
+    for distribution in dict.fromkeys(golden.distribution for golden in selection):
+        environment = plan_runs.bake_environment(context, distribution, context.root / PLAN_FOLDER)
+        yield environment, [entry for entry in selection if entry.distribution == distribution]
 
 
 def _run_check(context: Context, name: str, command: list[str], environment: dict[str, str]) -> int:

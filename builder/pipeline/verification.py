@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from builder.images.engines.container_engine import Engine
 
 # Variables of this process that would change what the self-test imports or how XLA compiles.
-_HIDDEN_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "XLA_FLAGS", "LD_LIBRARY_PATH")
+HIDDEN_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "XLA_FLAGS", "LD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def verify_environment(
 def run_selftest(environment: Path, *options: str) -> dict[str, Any]:
     """Run the self-test of a finished environment; return its report."""
     argv = [str(environment / "opt/rosetta/bin/rosetta"), "selftest", "--json", *options]
-    variables = {name: value for name, value in os.environ.items() if name not in _HIDDEN_VARIABLES}
+    variables = {name: value for name, value in os.environ.items() if name not in HIDDEN_VARIABLES}
     process = subprocess.run(argv, stdout=subprocess.PIPE, check=False, env=variables, text=True)
     return _read_report(process.stdout, process.returncode, str(environment))
 

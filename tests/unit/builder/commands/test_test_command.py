@@ -15,8 +15,10 @@ from builder import cli
 from builder.commands import test
 from builder.core.cache import Cache
 from builder.core.command_context import Context
+from builder.pipeline import environment_build
+from builder.pipeline.step_plans import goldens
 from rosetta.core.errors import UserError
-from tests.support import errors
+from tests.support import errors, plan_environment
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -60,6 +62,8 @@ def arguments(**changes: Any) -> argparse.Namespace:
         "all": False,
         "no_lint": False,
         "only_lint": False,
+        "plans": False,
+        "renew": False,
         "inside": "",
         "tests": [],
         "pytest": [],
@@ -88,6 +92,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         {"no_lint": True, "only_lint": True},
         {"all": True, "tests": ["tests/unit/builder"]},
         {"all": True, "inside": "lock:t5x"},
+        {"renew": True},
+        {"plans": True, "no_lint": True},
     ],
 )
 def test_contradictions_are_refused(
@@ -164,6 +170,40 @@ def test_the_fast_tier_is_not_a_token() -> None:
     summary = re.search(r"^(\d+)/(\d+) tests collected", done.stdout, re.MULTILINE)
     assert summary
     assert int(summary[1]) >= 1300
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Context:
+    """A checkout with a golden of its own, and an environment that compiles another figure."""
+    plan_environment.write_recorded(tmp_path / goldens.FOLDER, "tiny-h100", kernels=900)
+    plan_environment.make_environment(tmp_path / "env", plan_environment.make_report())
+    return Context(tmp_path, ROOT / "manifest.yaml", Cache(tmp_path / "cache"))
+
+
+def test_plans_are_compared_and_renewed(recorded: Context) -> None:
+    asked = {"plans": True, "inside": f"env:{recorded.root}/env"}
+    moved = test.run(recorded, arguments(**asked, tests=["tiny-h100"]))
+    assert not moved.ok
+    assert moved.data["plans"][0]["state"] == "moved"
+    assert test.run(recorded, arguments(**asked, renew=True)).ok
+    same = test.run(recorded, arguments(**asked, tests=["cheap"]))
+    assert same.ok
+    assert same.data["plans"][0]["moves"] == []
+
+
+def test_plans_compile_in_an_environment_that_is_baked_for_them(
+    recorded: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    baked: list[tuple[str, str, Path]] = []
+
+    def plan(_: Context, distribution: str, accelerator: str, output: Path) -> None:
+        baked.append((distribution, accelerator, output))
+        plan_environment.make_environment(output, plan_environment.make_report())
+
+    monkeypatch.setattr(environment_build, "plan_environment", plan)
+    monkeypatch.setattr(environment_build, "bake_environment", lambda _: {})
+    assert not test.run(recorded, arguments(plans=True)).ok
+    assert baked == [("t5x", "cuda13", recorded.root / test.PLAN_FOLDER / "t5x")]
 
 
 def test_our_own_python_unless_asked(context: Context) -> None:

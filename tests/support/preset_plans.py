@@ -1,0 +1,84 @@
+"""What `rosetta plan` is asked for each preset on the GPUs of the published runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rosetta.core import gpus
+from rosetta.core.gpu_query import DetectedGpu
+from rosetta.core.run_description import Run
+from rosetta.presets import pax_flags, preset_files, preset_run, t5x_model_options
+
+GPUS = ("a100", "h100")
+FRAMEWORKS = ("t5x", "pax")
+_FEW_LAYERS = {
+    "t5x": "num_encoder_layers=4 num_decoder_layers=4",
+    "pax": "NUM_LAYERS=4",
+}
+
+
+@dataclass(frozen=True)
+class PresetPlan:
+    """A plan of a preset.
+
+    Attributes:
+        name: The name of its golden.
+        distribution: The distribution that compiles it.
+        plan: The words after `rosetta plan`.
+    """
+
+    name: str
+    distribution: str
+    plan: str
+
+
+def list_preset_plans() -> list[PresetPlan]:
+    """Return the plans of each preset with a model, with all layers and with few.
+
+    Presets that train the same step, such as gpt-5b and synthetic-5b, share the first one's plan.
+    """
+    plans: dict[str, PresetPlan] = {}
+    for preset in preset_files.load_presets():
+        if preset in FRAMEWORKS:  # what the presets of a framework share
+            continue
+        for gpu in GPUS:
+            run = preset_run.describe_run(preset, accelerator=gpu, settings={}, environment={})
+            plan = _plan_t5x(run, gpu) if run.framework == "t5x" else _plan_pax(preset, run, gpu)
+            names = {f"{preset}-{gpu}": plan}
+            if run.model != "tiny":
+                names[f"{preset}-few-layers-{gpu}"] = f"{plan} {_FEW_LAYERS[run.framework]}"
+            for name, words in names.items():
+                plans.setdefault(words, PresetPlan(name, run.framework, words))
+    return list(plans.values())
+
+
+def _plan_t5x(run: Run, gpu: str) -> str:
+    """Return the words that plan a preset of T5X, with the switches that a run would choose."""
+    figures = gpus.GPUS[gpu]
+    options = t5x_model_options.choose_model_options(
+        run.env, [DetectedGpu(figures.name, figures.capability)], on_cpu=False
+    )
+    words = [
+        f"t5x --size {run.model} --card {gpu} --gpus {run.nodes * run.gpus_per_node}",
+        f"--batch-per-gpu {run.batch['per_gpu']} --tp {run.env.get('TP_SIZE', '1')} --with",
+    ]
+    switches = {name: getattr(options, name) for name in t5x_model_options.NETWORK_FIELDS}
+    words += [f"{name}={str(value).lower()}" for name, value in switches.items()]
+    return " ".join(words)
+
+
+def _plan_pax(preset: str, run: Run, gpu: str) -> str:
+    """Return the words that plan a preset of Pax, by its experiment that needs no data."""
+    configs = [
+        config
+        for layer in preset_files.load_preset_chain(preset)
+        for config in layer.configs
+        if config.startswith("Synthetic")
+    ]
+    attention = "xla" if pax_flags.is_126m_model(configs[-1]) else "cudnn"
+    meshes = {name: str(sizes).replace(" ", "") for name, sizes in run.mesh.items()}
+    return (
+        f"pax {configs[-1]} --card {gpu} --with ICI_MESH_SHAPE={meshes['ici']} "
+        f"DCN_MESH_SHAPE={meshes['dcn']} PERCORE_BATCH_SIZE={run.batch['per_gpu']} "
+        f"ATTENTION={attention} USE_FP8={run.precision == 'fp8-xla'}"
+    )
