@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING
 from builder.core.accelerators import ACCELERATORS
 from builder.core.cache import remove_path
 from builder.core.command_context import Context, Result
+from builder.pipeline.step_plans import figures, goldens, plan_runs
 from builder.release.bisect import endpoints
 from builder.release.bisect.bisection import run_bisect
 from builder.release.bisect.build_trials import check_work_folder
 from builder.release.bisect.journal import Journal, Request, journal_path, load_journal
 from builder.release.bisect.report import report_as_text
 from rosetta.core import option_types
-from rosetta.core.errors import MISSING, UserError
+from rosetta.core.errors import CONFLICT, INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
     import argparse
+
+    from builder.pipeline.step_plans.goldens import Golden
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +77,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="build/bisect",
         help="the folder in which the builds are made (default: build/bisect)",
     )
+    parser.add_argument(
+        "--metric",
+        choices=figures.COMMON_FIGURES,
+        default="",
+        help=(
+            "instead of COMMAND: find what moved this figure of a recorded plan by more than "
+            f"{figures.TOLERANCE:.0%}".replace("%", "%%")
+        ),
+    )
+    parser.add_argument(
+        "--plan",
+        metavar="NAME",
+        default="",
+        help=f"the recorded plan of --metric, see {goldens.FOLDER}",
+    )
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--status", action="store_true", help="show how far the search is")
     action.add_argument("--log", action="store_true", help="show the result of every build")
@@ -97,7 +115,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     with context.cache.lock(f"bisect-{file.stem}"):
         if arguments.abort:
             return _abort_bisect(_load_existing_journal(file))
-        journal = _choose_journal(file, arguments)
+        journal = _choose_journal(context, file, arguments)
         data = run_bisect(context, journal)
     return Result(data, report_as_text(data), ok=data["certain"])
 
@@ -134,22 +152,23 @@ def _abort_bisect(journal: Journal) -> Result:
     return Result({"removed": str(work)}, f"the bisect has ended; {work} is removed")
 
 
-def _choose_journal(file: Path, arguments: argparse.Namespace) -> Journal:
+def _choose_journal(context: Context, file: Path, arguments: argparse.Namespace) -> Journal:
     """Return the journal to continue: the existing one, or a new one for a new request.
 
     Raises:
         UserError: an option is missing, or another bisect of this manifest is not done.
     """
-    if not (arguments.good or arguments.bad or arguments.command):
+    judge = arguments.command or arguments.metric
+    if not (arguments.good or arguments.bad or judge or arguments.plan):
         return _load_existing_journal(file)
-    if not (arguments.good and arguments.bad and arguments.command):
+    if not (arguments.good and arguments.bad and judge):
         raise UserError(
-            "needs --good, --bad and a command",
+            "needs --good, --bad, and a command or --metric",
             "bisect",
             "build.py bisect --good END --bad END -- COMMAND; to continue: build.py bisect",
             kind=MISSING,
         )
-    request = _read_request(arguments)
+    request = _read_request(context, arguments)
     journal = load_journal(file)
     if journal and journal.request == request:
         return journal
@@ -162,15 +181,53 @@ def _choose_journal(file: Path, arguments: argparse.Namespace) -> Journal:
     return Journal(file, request)
 
 
-def _read_request(arguments: argparse.Namespace) -> Request:
+def _read_request(context: Context, arguments: argparse.Namespace) -> Request:
+    """Return what is asked for.
+
+    Raises:
+        UserError: two options contradict each other, or the plan is unknown.
+    """
+    golden = _choose_golden(context, arguments)
     return Request(
         good=arguments.good,
         bad=arguments.bad,
-        distribution=arguments.distribution,
-        accelerator=arguments.accelerator,
+        distribution=arguments.distribution or (golden.distribution if golden else ""),
+        accelerator=arguments.accelerator or (plan_runs.ACCELERATOR if golden else ""),
         stage=arguments.stage,
         python=arguments.python,
         repeat=arguments.repeat,
         command=tuple(arguments.command),
         work=str(Path(arguments.work).absolute()),
+        metric=arguments.metric,
+        plan=golden.plan if golden else "",
     )
+
+
+def _choose_golden(context: Context, arguments: argparse.Namespace) -> Golden | None:
+    """Return the recorded plan whose figure is compared, None if a command tells builds apart."""
+    if not (arguments.metric or arguments.plan):
+        return None
+    if not (arguments.metric and arguments.plan):
+        raise UserError(
+            "--metric needs --plan, and --plan needs --metric",
+            "bisect --metric",
+            f"give both: --metric {figures.LAUNCHES} --plan NAME",
+            kind=MISSING,
+        )
+    if arguments.command or arguments.stage != "env" or arguments.repeat != 1:
+        raise UserError(
+            "a figure is compared without COMMAND, --stage tree and --repeat",
+            "bisect --metric",
+            "leave them out, or --metric",
+            kind=CONFLICT,
+        )
+    if arguments.plan in (goldens.ALL, goldens.CHEAP):
+        raise UserError(
+            f"{arguments.plan!r} stands for several plans",
+            "--plan",
+            f"name one of {goldens.FOLDER}",
+            kind=INVALID,
+            value=arguments.plan,
+        )
+    (golden,) = goldens.choose_goldens(context.root / goldens.FOLDER, [arguments.plan])
+    return golden

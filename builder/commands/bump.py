@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from builder.core import manifest
 from builder.core.command_context import Result
 from builder.core.manifest import GitSource
+from builder.pipeline.step_plans import comparison, goldens, plan_runs
 from builder.release.bump import forecast, plan, report
 from builder.release.bump.journal import load_journal, new_journal
 from builder.release.bump.lock_records import LockChanges
@@ -67,6 +68,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     parser.add_argument(
+        "--plans",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=(
+            "also compile recorded plans at the new pins, and report which ones moved: the name "
+            f"of a plan, {goldens.CHEAP} or {goldens.ALL} (may be repeated)"
+        ),
+    )
+    parser.add_argument(
         "--tip-only",
         action="store_true",
         help="move a pin only if the patch series applies at the tip",
@@ -88,6 +99,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     _check_options(arguments)
+    if arguments.plans:  # refuses an unknown name
+        goldens.choose_goldens(context.root / goldens.FOLDER, arguments.plans)
     if arguments.forecast:
         return _forecast_bump(context, arguments)
     lock = new_journal(context.cache, context.manifest_path).file.stem
@@ -127,7 +140,41 @@ def _bump_sources(
         journal or new_journal(context.cache, context.manifest_path),
         MoveOptions(arguments.accept, arguments.tip_only, targets),
     )
-    return _make_result(reports, changes, arguments)
+    result = _make_result(reports, changes, arguments)
+    moved = [report.source.name for report in reports]
+    folder = context.root / plan_runs.FOLDER
+    return _add_plans(result, context, moved, arguments.plans, folder)
+
+
+def _add_plans(
+    result: Result, context: Context, moved: Iterable[str], names: Sequence[str], folder: Path
+) -> Result:
+    """Return a result with the plans that moved, or the same result if no plan is asked for.
+
+    Args:
+        result: The result of the bump.
+        context: The context with the manifest at the new pins.
+        moved: The sources. Plans of distributions without them are left out.
+        names: The names of plans.
+        folder: The folder of the environments that compile.
+    """
+    if not names:
+        return result
+    bumped = manifest.load(context.manifest_path)
+    selection = [
+        golden
+        for golden in goldens.choose_goldens(context.root / goldens.FOLDER, names)
+        if set(moved) & set(bumped.distribution(golden.distribution).sources)
+    ]
+    comparisons = comparison.compare_at_pins(context, selection, folder)
+    lines = ["plans at these pins:" if comparisons else "plans: none of these sources"]
+    for entry in comparisons:
+        lines += comparison.format_comparison(entry)
+    return Result(
+        {**result.data, "plans": [entry.as_json() for entry in comparisons]},
+        "\n".join([result.text, *lines]),
+        ok=result.ok and not any(entry.state == comparison.FAILED for entry in comparisons),
+    )
 
 
 def _forecast_bump(context: Context, arguments: argparse.Namespace) -> Result:
@@ -139,10 +186,18 @@ def _forecast_bump(context: Context, arguments: argparse.Namespace) -> Result:
         for source in _choose_sources(shipped, arguments.sources)
     ]
     result = _make_result(reports, LockChanges({}), arguments)
-    if not arguments.jax:
+    if not (arguments.jax or arguments.plans):
         return result
     names = [report.source.name for report in reports]
-    forecasts = _forecast_newest_jax(context, shipped, names, arguments)
+    folder = Path("build/forecast").absolute()
+    with context.cache.lock("forecast"):
+        options = MoveOptions(arguments.accept, arguments.tip_only)
+        copy_context = move_pins_in_copy(context, shipped, names, folder / "tree", options)
+        # Before --jax, which locks the newest JAX in the copy.
+        result = _add_plans(result, copy_context, names, arguments.plans, folder / "plans")
+        if not arguments.jax:
+            return result
+        forecasts = _forecast_newest_jax(copy_context, shipped, names, folder, arguments.python)
     return Result(
         {**result.data, "newest_jax": forecasts},
         f"{result.text}\n{forecast.forecast_as_text(forecasts)}",
@@ -151,24 +206,15 @@ def _forecast_bump(context: Context, arguments: argparse.Namespace) -> Result:
 
 
 def _forecast_newest_jax(
-    context: Context, shipped: Manifest, names: Iterable[str], arguments: argparse.Namespace
+    context: Context, shipped: Manifest, names: Iterable[str], folder: Path, python: str
 ) -> dict[str, dict[str, Any]]:
-    """Bump a copy as far as its patches apply, and try its distributions with the newest JAX."""
-    folder = Path("build/forecast").absolute()
-    with context.cache.lock("forecast"):
-        copy_context = move_pins_in_copy(
-            context,
-            shipped,
-            names,
-            folder / "tree",
-            MoveOptions(arguments.accept, arguments.tip_only),
-        )
-        distributions = [
-            name
-            for name, distribution in shipped.distributions.items()
-            if set(names) & set(distribution.sources)
-        ]
-        return forecast.run_forecast(copy_context, distributions, folder, arguments.python)
+    """Try the distributions of a bumped copy with the newest JAX."""
+    distributions = [
+        name
+        for name, distribution in shipped.distributions.items()
+        if set(names) & set(distribution.sources)
+    ]
+    return forecast.run_forecast(context, distributions, folder, python)
 
 
 def _choose_sources(shipped: Manifest, names: Sequence[str]) -> list[GitSource]:

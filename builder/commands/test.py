@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from builder.pipeline.step_plans.goldens import Golden
     from builder.pipeline.step_plans.plan_runs import PlanEnvironment
-
-PLAN_FOLDER = "build/plans"  # of the environments that compile plans
 # The tests that `--fast` runs; pyproject.toml says what each mark means.
 FAST_MARKS = (
     "not slow and not long and not engine and not registry and not slurm and not shell "
@@ -134,7 +132,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=(
             "run each TEST in a baked environment, or with the locked CPU packages of a "
             "distribution, without its sources; plans: compile in this environment (default: bake "
-            f"one for {plan_runs.ACCELERATOR} in {PLAN_FOLDER})"
+            f"one for {plan_runs.ACCELERATOR} in {plan_runs.FOLDER})"
         ),
     )
     parser.add_argument(
@@ -396,7 +394,9 @@ def _assign_environments(
         yield environment, comparison.select_for_environment(selection, names, environment)
         return
     for distribution in dict.fromkeys(golden.distribution for golden in selection):
-        environment = plan_runs.bake_environment(context, distribution, context.root / PLAN_FOLDER)
+        environment = plan_runs.bake_environment(
+            context, distribution, context.root / plan_runs.FOLDER
+        )
         yield environment, [entry for entry in selection if entry.distribution == distribution]
 
 

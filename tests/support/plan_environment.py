@@ -60,12 +60,18 @@ def write_document(environment: Path, document: dict[str, Any]) -> None:
 
 
 def write_recorded(
-    folder: Path, name: str, *, jaxlib: str = JAXLIB, cheap: bool = True, **changes: Any
+    folder: Path,
+    name: str,
+    *,
+    distribution: str = "t5x",
+    jaxlib: str = JAXLIB,
+    cheap: bool = True,
+    **changes: Any,
 ) -> Golden:
     """Write a golden that was recorded from `make_report(**changes)`, and return it."""
     golden = Golden(
         name,
-        "t5x",
+        distribution,
         "t5x --size tiny",
         cheap,
         Record("python3 build.py test", jaxlib, SOURCES, 60.0),

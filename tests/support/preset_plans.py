@@ -1,14 +1,23 @@
-"""What `rosetta plan` is asked for each preset on the GPUs of the published runs."""
+"""What `rosetta plan` is asked for each preset on the GPUs of the published runs.
+
+    python -m tests.support.preset_plans
+
+writes the goldens that a new or changed preset needs, without figures.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from builder.pipeline.step_plans import goldens
+from builder.pipeline.step_plans.goldens import Golden
 from rosetta.core import gpus
 from rosetta.core.gpu_query import DetectedGpu
 from rosetta.core.run_description import Run
 from rosetta.presets import pax_flags, preset_files, preset_run, t5x_model_options
 
+FOLDER = Path(__file__).resolve().parents[2] / goldens.FOLDER
 GPUS = ("a100", "h100")
 FRAMEWORKS = ("t5x", "pax")
 _FEW_LAYERS = {
@@ -30,6 +39,11 @@ class PresetPlan:
     name: str
     distribution: str
     plan: str
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether the step compiles in about two minutes on two cores."""
+        return "-few-layers-" in self.name or "-tiny-" in self.name
 
 
 def list_preset_plans() -> list[PresetPlan]:
@@ -82,3 +96,19 @@ def _plan_pax(preset: str, run: Run, gpu: str) -> str:
         f"DCN_MESH_SHAPE={meshes['dcn']} PERCORE_BATCH_SIZE={run.batch['per_gpu']} "
         f"ATTENTION={attention} USE_FP8={run.precision == 'fp8-xla'}"
     )
+
+
+def main() -> None:
+    """Write a golden without figures for each plan that has none, or one with other words."""
+    for plan in list_preset_plans():
+        path = FOLDER / f"{plan.name}.json"
+        if path.exists() and goldens.read_golden(path).plan == plan.plan:
+            continue
+        goldens.write_golden(
+            FOLDER, Golden(plan.name, plan.distribution, plan.plan, plan.is_cheap, None, {})
+        )
+        print(f"{path.name}: python3 build.py test --plans {plan.name} --renew")
+
+
+if __name__ == "__main__":
+    main()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    from builder.core.command_context import Context
     from builder.pipeline.step_plans.goldens import Golden
     from builder.pipeline.step_plans.plan_runs import PlanEnvironment
 
@@ -126,6 +127,33 @@ def check_recorded(
                 value=environment.jaxlib,
             )
     return unrecorded
+
+
+def compare_at_pins(
+    context: Context, selection: Iterable[Golden], environments: Path
+) -> list[Comparison]:
+    """Compare goldens at the pins of a manifest, whichever jaxlib its packages have.
+
+    The environment of each distribution is baked first. If that fails, its goldens have FAILED.
+
+    Args:
+        context: The context with the manifest.
+        selection: The goldens. Those that were not recorded yet are left out.
+        environments: The folder of the environments.
+    """
+    groups: dict[str, list[Golden]] = {}
+    for golden in selection:
+        if golden.record:
+            groups.setdefault(golden.distribution, []).append(golden)
+    comparisons: list[Comparison] = []
+    for distribution, group in groups.items():
+        try:
+            environment = plan_runs.bake_environment(context, distribution, environments)
+        except UserError as error:
+            comparisons += [Comparison(golden, FAILED, [], str(error)) for golden in group]
+        else:
+            comparisons += compare_goldens(group, environment, context.root)
+    return comparisons
 
 
 def compare_goldens(

@@ -82,7 +82,7 @@ def format_moves(moves: Iterable[Move]) -> list[str]:
     rows = [("figure", "recorded", "now", "change")]
     for move in moves:
         change = f"{move.change:+.2%}" if move.old else "new"
-        old, new = (_format_figure(move.figure, value) for value in (move.old, move.new))
+        old, new = (format_figure(move.figure, value) for value in (move.old, move.new))
         rows.append((move.figure, old, new, change))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return [
@@ -92,7 +92,8 @@ def format_moves(moves: Iterable[Move]) -> list[str]:
     ]
 
 
-def _format_figure(name: str, value: float) -> str:
+def format_figure(name: str, value: float) -> str:
+    """Return a figure with its unit."""
     divisor, unit = _UNITS.get(name, (1, ""))
     if name.endswith("-bytes"):
         divisor, unit = _UNITS[BYTES]

@@ -83,7 +83,7 @@ def choose_goldens(folder: Path, names: Sequence[str]) -> list[Golden]:
         if name not in (*available, ALL, CHEAP):
             raise UserError(
                 f"{name!r} is not the name of a golden",
-                f"test --plans {name}",
+                name,
                 f"give {CHEAP}, {ALL} or names of {FOLDER}: {', '.join(available)}",
                 kind=UNKNOWN,
                 value=name,

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from builder.core.command_context import Context
 
-ACCELERATOR = "cuda13"  # of the environments that compile
+FOLDER = "build/plans"  # of the environments that compile
+ACCELERATOR = "cuda13"  # of these environments
 
 
 @dataclass(frozen=True)

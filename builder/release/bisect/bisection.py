@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import log, machine_architecture, manifest
 from builder.packages import lock_file, python_interpreter
+from builder.pipeline.step_plans import figures
 from builder.release.bisect import changes, endpoints, repository, search
 from builder.release.bisect.build_contents import read_build
 from builder.release.bisect.build_mixing import mix_build
@@ -196,16 +197,8 @@ class _Bisection:
         for build, expected, option in ((good, "good", "--good"), (bad, "bad", "--bad")):
             answer = runner.try_build(build, f"the {expected} end", is_end=True)
             if answer != expected:
-                outcome = {"good": "succeeds", "bad": "fails", "skip": "skips"}[answer]
-                wanted = "succeed" if expected == "good" else "fail"
                 self.journal.delete()
-                raise UserError(
-                    f"COMMAND {outcome} at {getattr(runner.journal.request, expected)}",
-                    option,
-                    f"COMMAND must {wanted} there; the build is in {runner.environment}",
-                    kind=CONFLICT,
-                    value=answer,
-                )
+                raise _make_end_error(runner, expected, answer, option)
 
     def _narrow_to_nightlies(self, interval: _Interval) -> _Interval:
         """Return the last good and the first bad nightly image between two of them.
@@ -300,6 +293,31 @@ class _Bisection:
             return runner.try_build(mix_build(change_list, positions), description)
 
         return search.find_needed_changes(len(all_changes), ask, change_list.with_prerequisites)
+
+
+def _make_end_error(runner: TrialRunner, expected: str, answer: Answer, option: str) -> UserError:
+    """Return the error for an end whose answer is not the expected one."""
+    request = runner.journal.request
+    end = getattr(request, expected)
+    if request.metric:
+        reasons = [trial.reason for trial in runner.journal.trials if trial.is_end]
+        return UserError(
+            f"{request.metric} did not move by more than {figures.TOLERANCE:.0%}: "
+            f"{' and '.join(reasons)}",
+            f"{option} {end}",
+            "name ends between which the figure moved, or another --metric",
+            kind=CONFLICT,
+            value=answer,
+        )
+    outcome = {"good": "succeeds", "bad": "fails", "skip": "skips"}[answer]
+    wanted = "succeed" if expected == "good" else "fail"
+    return UserError(
+        f"COMMAND {outcome} at {end}",
+        option,
+        f"COMMAND must {wanted} there; the build is in {runner.environment}",
+        kind=CONFLICT,
+        value=answer,
+    )
 
 
 def _look_into_merges(

@@ -1,4 +1,7 @@
-"""Try one build: make it, run the user's command in it, and take the exit status as the answer."""
+"""Try one build: make it, run the user's command in it, and take the exit status as the answer.
+
+If the request has a metric, the figure of a plan in the build is the answer instead.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from builder.core import baked_package, log
 from builder.core.cache import remove_path
 from builder.core.manifest import source_folder_name
 from builder.core.subprocesses import output_end
+from builder.pipeline.step_plans import figures, plan_runs
 from builder.release.bisect import build_manifest
 from builder.release.bisect.journal import Trial
 from builder.upstream import patched_source, tree_export
@@ -86,15 +90,22 @@ class TrialRunner:
             return known.answer
         log.info(f"bisect: {description}")
         start = time.monotonic()
+        figure: float | None = None
         try:
             self._make_build(build)
-            answer, reason = self._ask_command()
+            if self.journal.request.metric:
+                figure = self._measure_figure()
+                answer, reason = self._judge_figure(figure)
+            else:
+                answer, reason = self._ask_command()
         except UserError as error:
             if error.where == _COMMAND or is_end:
                 raise
             answer, reason = "skip", f"cannot be built: {error}"
         seconds = round(time.monotonic() - start, 1)
-        self.journal.add_trial(Trial(build.key, description, answer, reason, seconds, is_end))
+        self.journal.add_trial(
+            Trial(build.key, description, answer, reason, seconds, is_end, figure)
+        )
         log.info(f"bisect: {answer} ({reason})" if reason else f"bisect: {answer}")
         return answer
 
@@ -171,6 +182,30 @@ class TrialRunner:
         checkout.export_files(commit, ["rosetta"], folder)
         write_atomic(commit_file, commit)
         return folder / "rosetta"
+
+    def _measure_figure(self) -> float:
+        """Return the figure of the plan that the build's own `rosetta` makes.
+
+        Raises:
+            UserError: the step does not compile in this build.
+        """
+        request = self.journal.request
+        plan = plan_runs.compile_plan(self.environment, request.plan)
+        return plan.figures.get(request.metric, 0)
+
+    def _judge_figure(self, figure: float) -> tuple[Answer, str]:
+        """Return the answer and the reason: bad if the figure is not that of the good end.
+
+        The good end is tried first.
+        """
+        metric = self.journal.request.metric
+        reference = next(
+            (trial.figure for trial in self.journal.trials if trial.figure is not None), figure
+        )
+        move = figures.Move(metric, reference, figure)
+        change = f", {move.change:+.2%}" if reference and figure != reference else ""
+        reason = f"{metric} {figures.format_figure(metric, figure)}{change}"
+        return ("bad" if move.exceeds_tolerance else "good"), reason
 
     def _ask_command(self) -> tuple[Answer, str]:
         """Run the command as often as requested, and return its answer and the reason."""

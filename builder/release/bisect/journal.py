@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 class Request:
     """The options of a bisect. Two bisects with equal requests are the same bisect.
 
-    `work` is the folder of the builds.
+    A bisect of a figure has no command.
+
+    Attributes:
+        work: The folder of the builds.
+        metric: The figure of a plan that is compared, "" if a command tells builds apart.
+        plan: The words after `rosetta plan`, for the metric.
     """
 
     good: str
@@ -38,6 +43,8 @@ class Request:
     repeat: int
     command: tuple[str, ...]
     work: str
+    metric: str = ""
+    plan: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,7 @@ class Trial:
         reason: Why the build is bad or was skipped.
         seconds: How long the build and the command took.
         is_end: Whether the build is one of the two ends, which do not count as builds.
+        figure: The figure of the build, if the request has a metric.
     """
 
     key: str
@@ -59,6 +67,7 @@ class Trial:
     reason: str
     seconds: float
     is_end: bool = False
+    figure: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the trial as an entry of the journal and of `bisect --status --json`."""
@@ -69,6 +78,7 @@ class Trial:
             "why": self.reason,
             "seconds": self.seconds,
             "end": self.is_end,
+            "figure": self.figure,
         }
 
     @classmethod
@@ -81,6 +91,7 @@ class Trial:
             reason=entry["why"],
             seconds=entry["seconds"],
             is_end=entry["end"],
+            figure=entry.get("figure"),
         )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from builder.core import log, machine_architecture
 from builder.core.cache import remove_path
 from builder.core.manifest import GitSource
+from builder.pipeline.step_plans import goldens, plan_runs
 from builder.release.bump import working_copy
 from builder.release.nightly.nightly_run import (
     Step,
@@ -220,6 +221,28 @@ def audit_locks(
     yield run_step(context, run, Step("audit", "audit", {}, (command,), key))
 
 
+def compare_plans(
+    context: Context, run: NightlyRun, manifest: Manifest, request: NightlyRequest
+) -> Iterator[StepRecord]:
+    """Compile the steps of all recorded plans at the new pins, and compare their figures."""
+    del manifest
+    machine = machine_architecture.detect_architecture()
+    recorded = [
+        golden
+        for golden in goldens.choose_goldens(context.root / goldens.FOLDER, [goldens.ALL])
+        if golden.record
+    ]
+    for image in request.images:
+        names = [entry.name for entry in recorded if entry.distribution == image.distribution]
+        if not names or (image.accelerator, image.architecture) != (plan_runs.ACCELERATOR, machine):
+            continue
+        command = ("test", "--plans", *names, "--manifest", str(run.manifest_path))
+        key = step_key(run, context, step="plans", distribution=image.distribution)
+        subject = {"distribution": image.distribution}
+        step = Step(f"plans-{image.distribution}", "plans", subject, (command,), key)
+        yield run_step(context, run, step)
+
+
 def build_images(
     context: Context, run: NightlyRun, manifest: Manifest, request: NightlyRequest
 ) -> Iterator[StepRecord]:
@@ -361,6 +384,7 @@ STAGES: dict[
     "bump": bump_sources,
     "patches": check_patches,
     "audit": audit_locks,
+    "plans": compare_plans,
     "images": build_images,
     "training": train_images,
     "publish": publish_images,

@@ -16,7 +16,7 @@ from builder.commands import test
 from builder.core.cache import Cache
 from builder.core.command_context import Context
 from builder.pipeline import environment_build
-from builder.pipeline.step_plans import goldens
+from builder.pipeline.step_plans import goldens, plan_runs
 from rosetta.core.errors import UserError
 from tests.support import errors, plan_environment
 
@@ -203,7 +203,7 @@ def test_plans_compile_in_an_environment_that_is_baked_for_them(
     monkeypatch.setattr(environment_build, "plan_environment", plan)
     monkeypatch.setattr(environment_build, "bake_environment", lambda _: {})
     assert not test.run(recorded, arguments(plans=True)).ok
-    assert baked == [("t5x", "cuda13", recorded.root / test.PLAN_FOLDER / "t5x")]
+    assert baked == [("t5x", "cuda13", recorded.root / plan_runs.FOLDER / "t5x")]
 
 
 def test_our_own_python_unless_asked(context: Context) -> None:

@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from builder.pipeline.step_plans import goldens
+from builder.pipeline.step_plans.goldens import Golden
 from builder.release.status_page import reports
-from tests.support import errors
+from tests.support import errors, plan_environment
 from tests.support.nightly_checkout import Place
 
 
@@ -66,7 +68,7 @@ def test_the_report_has_all_of_it_and_the_status_page_takes_it(place: Place, key
     assert (found["ok"], found["date"], set(found["seconds"])) == (
         True,
         "2026-11-28",
-        {"bump", "patches", "audit", "images", "training", "publish"},
+        {"bump", "patches", "audit", "plans", "images", "training", "publish"},
     )
     assert [
         (one["distribution"], one["accelerator"], one["architecture"]) for one in found["images"]
@@ -97,6 +99,22 @@ def test_the_report_has_all_of_it_and_the_status_page_takes_it(place: Place, key
         "line": {"until": "2030-01-01", "support": "as long as the tests run", "jax": jax}
     }
     assert reports.parse_report(json.loads(json.dumps(found)), "here").published[0].green
+
+
+def test_recorded_plans_are_compared_at_the_new_pins(place: Place) -> None:
+    folder = place.root / "checkout" / goldens.FOLDER
+    for name, distribution in (("small", "second"), ("other", "first")):
+        plan_environment.write_recorded(folder, name, distribution=distribution)
+    goldens.write_golden(folder, Golden("later", "second", "t5x", True, None, {}))
+    assert place.run("--only", "bump").ok
+    place.calls()
+    place.answer(("test", {"status": 1, "result": {"plans": [{"name": "small"}]}}))
+    assert not place.run("--only", "plans").ok
+    place.answer(("test", {"result": {"plans": []}}))
+    assert place.run("--only", "plans").ok
+    command = "test --plans small --manifest night/tree/manifest.yaml"
+    assert place.calls() == [command] * 2
+    assert place.states()["plans-second"] == "ok"
 
 
 def test_what_was_not_asked_for_is_told_apart_from_what_failed(place: Place) -> None:

@@ -12,8 +12,6 @@ from builder.pipeline.step_plans import goldens
 from tests.support import errors, preset_plans
 from tests.support.plan_environment import write_recorded
 
-FOLDER = Path(__file__).resolve().parents[5] / goldens.FOLDER
-
 
 def test_a_golden_is_read_as_it_was_written(tmp_path: Path) -> None:
     golden = write_recorded(tmp_path, "tiny-h100")
@@ -35,7 +33,7 @@ def test_names_and_groups_choose_goldens(tmp_path: Path) -> None:
 def test_a_name_without_a_golden_is_refused(tmp_path: Path) -> None:
     write_recorded(tmp_path, "tiny-h100")
     with errors.expect_user_error(
-        errors.UNKNOWN, where="--plans tiny", value="tiny", remedy=("cheap", "tiny-h100")
+        errors.UNKNOWN, where="tiny", value="tiny", remedy=("cheap", "tiny-h100")
     ):
         goldens.choose_goldens(tmp_path, ["tiny"])
 
@@ -73,15 +71,11 @@ def test_broken_json_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_every_preset_has_a_golden_on_the_gpus_of_the_published_runs() -> None:
     expected = {
-        plan.name: (plan.distribution, plan.plan) for plan in preset_plans.list_preset_plans()
+        plan.name: (plan.distribution, plan.plan, plan.is_cheap)
+        for plan in preset_plans.list_preset_plans()
     }
     written = {
-        golden.name: (golden.distribution, golden.plan)
-        for golden in goldens.choose_goldens(FOLDER, [])
+        golden.name: (golden.distribution, golden.plan, golden.cheap)
+        for golden in goldens.choose_goldens(preset_plans.FOLDER, [])
     }
     assert {name: written.get(name) for name in expected} == expected
-
-
-def test_few_layers_are_cheap_and_recorded_in_two_minutes() -> None:
-    for golden in goldens.choose_goldens(FOLDER, []):
-        assert golden.cheap is ("few-layers" in golden.name or "tiny" in golden.name), golden.name
