@@ -510,7 +510,7 @@ def _parse_cache_source(data: str) -> Any:
         raise UserError(
             f"data of the kind {source.kind!r} has no text to tokenise",
             f"DATA={source}",
-            "use text, jsonl, tfrecord, tfds or hf",
+            "use " + ", ".join(data_spec.TEXT_KINDS),
             kind=UNSUPPORTED,
             value=source.kind,
         )

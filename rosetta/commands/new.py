@@ -31,8 +31,6 @@ _FILES = {
     "pretrain.gin.txt": "_pretrain.gin",
     "train.sh.txt": ".sh",
 }
-# The kinds of data that are files, which may be several, separated by commas.
-_FILE_KINDS = ("text", "jsonl", "tfrecord")
 
 
 def add_parsers(commands: Any, common: Any) -> None:
@@ -182,7 +180,7 @@ def _resolve_data(text: str | None) -> str | dict[str, float] | None:
     rates = {}
     for part in data_spec.parse_parts(text):
         value = part.spec.value
-        if part.spec.kind in _FILE_KINDS:
+        if part.spec.kind in data_spec.FILE_KINDS:
             value = ",".join(_make_absolute(path) for path in value.split(","))
         elif part.spec.kind == "cache" or (part.spec.kind == "hf" and value.startswith(".")):
             value = _make_absolute(value)

@@ -87,7 +87,7 @@ def check_data(
         mean_noise_span_length: The mean length of masked spans, for span corruption.
         noise_density: The share of masked tokens, for span corruption.
         text_field: The field of JSON lines that has the text. If it is set, the first record of
-            each text and jsonl source is read, too.
+            each source of files is read, too.
         from_variables: Whether DATA and EVAL_DATA name the sources. Errors about a source then name
             the variable.
 
@@ -118,7 +118,7 @@ def check_data(
                 if from_variables:
                     raise name_source_variable(error, variable) from None
                 raise
-            if text_field and part.spec.kind in ("text", "jsonl"):
+            if text_field and part.spec.kind in data_spec.FILE_KINDS:
                 task_records.check_first_record(part.spec, objective, text_field, default_split)
 
     check_parts("DATA", data, split)

@@ -21,6 +21,8 @@ KINDS = {
     "synthetic": "random token ids, no file and no vocabulary",
     "text": "UTF-8 text files, one document per line: text:GLOB",
     "jsonl": "JSON objects, one per line: jsonl:GLOB",
+    "csv": "tables with a header, strict: csv:GLOB",
+    "tsv": "the same with tabs, and without quoting: tsv:GLOB",
     "tfrecord": "TFRecord files of tf.train.Example: tfrecord:GLOB",
     "cache": "a token cache, written by `rosetta data cache`: cache:FOLDER",
     "hf": "a Hugging Face data set, streamed: hf:OWNER/NAME[/CONFIG], or hf:FOLDER",
@@ -28,6 +30,13 @@ KINDS = {
     "tfds:NAME[/CONFIG][:VERSION]",
     "task": "a registered SeqIO task or mixture: task:NAME",
 }
+# The kinds whose values are names of files.
+FILE_KINDS = ("text", "jsonl", "csv", "tsv", "tfrecord")
+TEXT_KINDS = (*FILE_KINDS, "tfds", "hf")  # the kinds that have documents
+RECORD_KINDS = (*TEXT_KINDS[1:], "cache")  # the kinds that have records of tasks
+DEFAULT_FIELD = "text"  # where records have their text
+# Where the records of text_to_text have their texts.
+PAIR_FIELDS = ("inputs", "targets")
 # Objectives by what they need. "Answer" objectives are Pax's: a causal language model continues a
 # prompt, and no end token is added. "Pair" objectives read records with inputs and targets.
 ANSWER_OBJECTIVES = ("lambada", "boolq")
@@ -193,6 +202,30 @@ def describe_data(data: str | Mapping[str, float]) -> str:
     return json.dumps({str(part.spec): part.rate for part in parts}, sort_keys=True)
 
 
+def parse_pair_fields(field: str) -> tuple[str, str]:
+    """Return the fields of the inputs and of the targets of pairs.
+
+    Args:
+        field: The name of the text's field. For pairs, two names that a comma separates, or
+            DEFAULT_FIELD for PAIR_FIELDS.
+
+    Raises:
+        UserError: There are not two different names.
+    """
+    if field == DEFAULT_FIELD:
+        return PAIR_FIELDS
+    names = [name.strip() for name in field.split(",")]
+    if len(names) != 2 or not all(names) or names[0] == names[1]:
+        raise UserError(
+            f"{field!r} does not name two fields",
+            "TEXT_FIELD",
+            "name the fields of inputs and targets, as in TEXT_FIELD=question,answer",
+            kind=INVALID,
+            value=field,
+        )
+    return names[0], names[1]
+
+
 def _describe_unmatched(spec: Spec, pattern: str) -> UserError:
     """Return the error for a pattern of a spec that no file matches."""
     kind, colon, value = pattern.partition(":")
@@ -239,7 +272,7 @@ def match_files(pattern: str) -> list[str]:
 
 
 def find_files(spec: Spec) -> tuple[str, ...]:
-    """Return the files of a text, jsonl or tfrecord spec, sorted by name.
+    """Return the files of a spec of FILE_KINDS, sorted by name.
 
     Args:
         spec: The spec. Its value has one or more patterns, separated by commas.

@@ -6,25 +6,31 @@ files reads windows by position instead: see text_corpora.
 
 from __future__ import annotations
 
-import bz2
-import contextlib
 import functools
-import io
-import lzma
 import os
-import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rosetta.core import path_checks
-from rosetta.core.errors import DAMAGED, FAILED, INVALID, MISSING, UNSUPPORTED, UserError
-from rosetta.data import bad_records, data_spec, json_lines, tables, text_corpora, tfds, tfrecord
+from rosetta.core.errors import FAILED, INVALID, MISSING, UNSUPPORTED, UserError
+from rosetta.data import (
+    bad_records,
+    compressed_files,
+    data_spec,
+    json_lines,
+    table_files,
+    tables,
+    text_heads,
+    tfds,
+    tfrecord,
+)
 from rosetta.data.bad_records import RecordFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from rosetta.data.bad_records import BadRecordError
     from rosetta.data.data_spec import Spec
+    from rosetta.data.table_rows import Row
 
     # What becomes of a bad record: the handler raises the error, or counts it.
     Handler = Callable[[BadRecordError], None]
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
 _MAX_REASON = 200  # characters of a library's message that an error shows
 
 
-class _UndecodedRecord(NamedTuple):
+class UndecodedRecord(NamedTuple):
     """A record whose text is not decoded yet.
 
     Attributes:
@@ -44,104 +50,6 @@ class _UndecodedRecord(NamedTuple):
     path: str
     place: str
     decode: Callable[[], str]
-
-
-def _make_zstd_decompressor() -> Any:
-    """Return a decompressor of one zstd frame."""
-    import zstandard
-
-    return zstandard.ZstdDecompressor().decompressobj()
-
-
-_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
-    ".gz": lambda: zlib.decompressobj(wbits=31),
-    ".zst": _make_zstd_decompressor,
-    ".bz2": bz2.BZ2Decompressor,
-    ".xz": lzma.LZMADecompressor,
-}
-
-
-class _DecompressedFile(io.RawIOBase):
-    """The content of a compressed file, which may have several compressed frames.
-
-    It raises EOFError if the file ends within a frame. Some of the libraries' own readers take that
-    for the end of the file, and also ignore a damaged frame after a whole one.
-    """
-
-    def __init__(self, path: str, make_decompressor: Callable[[], Any]) -> None:
-        self.make_decompressor = make_decompressor
-        self.frame: Any = None  # the decompressor of the current frame
-        self.compressed = b""  # bytes of the file that were read and not decompressed yet
-        self.content = b""  # decompressed bytes that were not handed out yet
-        self.file = open(path, "rb")  # noqa: SIM115 (closed by close)
-
-    def readable(self) -> bool:
-        """Return True, as the class of a readable file must."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill the buffer with content, and return the number of bytes; 0 at the end."""
-        while not self.content:
-            self.compressed = self.compressed or self.file.read(1 << 16)
-            if not self.compressed:
-                if self.frame:
-                    raise EOFError("the file ends within a compressed frame")
-                return 0
-            if not self.frame:
-                # Some programs pad a file with zeros after a frame.
-                self.compressed = self.compressed.lstrip(b"\0")
-                if not self.compressed:
-                    continue
-                self.frame = self.make_decompressor()
-            self.content = self.frame.decompress(self.compressed)
-            self.compressed = b""
-            if self.frame.eof:
-                self.compressed = self.frame.unused_data
-                self.frame = None
-        count = min(len(self.content), len(buffer))
-        buffer[:count] = self.content[:count]
-        self.content = self.content[count:]
-        return count
-
-    def close(self) -> None:
-        """Close the file."""
-        self.file.close()
-        super().close()
-
-
-@contextlib.contextmanager
-def open_decompressed(path: str) -> Iterator[io.BufferedReader[Any]]:
-    """Open a file for reading, and decompress it if its name ends as a compressed file's does.
-
-    Args:
-        path: The file; text_corpora.COMPRESSED_SUFFIXES lists the endings of compressed files.
-
-    Raises:
-        UserError: The file is damaged. It can be raised while the caller reads.
-    """
-    make_decompressor = next(
-        (make for suffix, make in _DECOMPRESSORS.items() if path.endswith(suffix)), None
-    )
-    damage_errors: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, lzma.LZMAError)
-    if path.endswith(".zst"):
-        import zstandard
-
-        damage_errors = (*damage_errors, zstandard.ZstdError)
-    opened: io.BufferedReader[Any]
-    if make_decompressor:
-        opened = io.BufferedReader(_DecompressedFile(path, make_decompressor), 1 << 20)
-    else:
-        opened = open(path, "rb")  # noqa: SIM115 (closed below)
-    with opened as file:
-        try:
-            yield file
-        except damage_errors as error:
-            # An error of the file system has a number; an OSError of bz2 has none.
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
-            raise UserError(
-                f"the file is damaged: {error}", path, "copy it again", kind=DAMAGED
-            ) from None
 
 
 def read_documents(
@@ -158,7 +66,27 @@ def read_documents(
     Raises:
         UserError: The source cannot be read or holds no text, or `handle` raises it.
     """
-    for record in _list_records(spec, field, split):
+    yield from _decode_records(_list_records(spec, field, split), handle)
+
+
+def read_file_documents(path: str, kind: str, field: str, handle: Handler) -> Iterator[str]:
+    """Yield the documents of a file, without empty ones.
+
+    Args:
+        path: The file.
+        kind: One of data_spec.FILE_KINDS.
+        field: The field of records that has the text.
+        handle: Called with each record that cannot be used.
+
+    Raises:
+        UserError: The file cannot be read, or `handle` raises it.
+    """
+    yield from _decode_records(list_file_records(path, kind, field), handle)
+
+
+def _decode_records(records: Iterable[UndecodedRecord], handle: Handler) -> Iterator[str]:
+    """Yield the texts of records, without empty ones."""
+    for record in records:
         try:
             text = record.decode()
         except RecordFault as fault:
@@ -168,43 +96,65 @@ def read_documents(
             yield text
 
 
-def _list_records(spec: Spec, field: str, split: str) -> Iterator[_UndecodedRecord]:
+def _list_records(spec: Spec, field: str, split: str) -> Iterator[UndecodedRecord]:
     """Yield the records of a source."""
     if spec.kind == "hf":
         for number, record in enumerate(read_hugging_face(spec, split), 1):
             decode = functools.partial(get_record_text, record, field, spec)
-            yield _UndecodedRecord(str(spec), f"record {number:,}", decode)
-    elif spec.kind in ("tfrecord", "tfds"):
-        yield from _list_examples(spec, field, split)
-    elif spec.kind in ("text", "jsonl"):
+            yield UndecodedRecord(str(spec), f"record {number:,}", decode)
+    elif spec.kind == "tfds":
+        for path in tfds.find_shards(spec, split):
+            yield from list_file_records(path, "tfrecord", field)
+    elif spec.kind in data_spec.FILE_KINDS:
         for path in data_spec.find_files(spec):
-            yield from _list_lines(path, spec.kind, field)
+            yield from list_file_records(path, spec.kind, field)
     else:
         raise UserError(
             f"data of the kind {spec.kind!r} is not text that can be read through",
             str(spec),
-            "use text, jsonl, tfrecord, tfds or hf",
+            "use " + ", ".join(data_spec.TEXT_KINDS),
             kind=UNSUPPORTED,
             value=spec.kind,
         )
 
 
-def _list_examples(spec: Spec, field: str, split: str) -> Iterator[_UndecodedRecord]:
-    """Yield the records of the TFRecord files of a source."""
-    paths = tfds.find_shards(spec, split) if spec.kind == "tfds" else data_spec.find_files(spec)
-    for path in paths:
+def list_file_records(path: str, kind: str, field: str) -> Iterator[UndecodedRecord]:
+    """Yield the records of a file.
+
+    Args:
+        path: The file.
+        kind: One of data_spec.FILE_KINDS.
+        field: The field of records that has the text.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    if kind in ("text", "jsonl"):
+        yield from _list_lines(path, kind, field)
+    elif kind in table_files.KINDS:
+        for row in table_files.read_rows(path, kind, [field]):
+            decode = functools.partial(_get_row_text, row, field, path)
+            yield UndecodedRecord(path, row.place, decode)
+    else:
         records = tfrecord.Records([path])
         for number in range(len(records)):
             decode = functools.partial(tfrecord.parse_text, records[number], field, path)
-            yield _UndecodedRecord(*records.find_place(number), decode)
+            yield UndecodedRecord(*records.find_place(number), decode)
 
 
-def _list_lines(path: str, kind: str, field: str) -> Iterator[_UndecodedRecord]:
+def _get_row_text(row: Row, field: str, path: str) -> str:
+    """Return the text of a row. Raises RecordFault if the row is bad."""
+    if row.fault is not None:
+        raise row.fault
+    return bad_records.replace_surrogates(json_lines.get_text(row.fields, field), path)
+
+
+def _list_lines(path: str, kind: str, field: str) -> Iterator[UndecodedRecord]:
     """Yield the lines of a text or jsonl file that are not blank."""
-    with open_decompressed(path) as file:
+    with compressed_files.open_decompressed(path) as file:
         if kind == "text":
-            head = file.peek(text_corpora.HEAD_BYTES)[: text_corpora.HEAD_BYTES]
-            text_corpora.check_text_head(head, path)
+            head = file.peek(text_heads.HEAD_BYTES)[: text_heads.HEAD_BYTES]
+            text_heads.check_text_head(head, path)
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
@@ -212,7 +162,7 @@ def _list_lines(path: str, kind: str, field: str) -> Iterator[_UndecodedRecord]:
                 decode = functools.partial(_decode_line, line, path)
             else:
                 decode = functools.partial(json_lines.parse_text, line, field, path)
-            yield _UndecodedRecord(path, f"line {number:,}", decode)
+            yield UndecodedRecord(path, f"line {number:,}", decode)
 
 
 def _decode_line(line: bytes, path: str) -> str:

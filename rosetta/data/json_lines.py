@@ -38,6 +38,17 @@ def set_field_option(name: str) -> None:
     _field_option = name
 
 
+def describe_field_option(count: int = 1) -> str:
+    """Return how a user names the field that has the text, or the two fields of pairs.
+
+    Args:
+        count: The number of fields.
+    """
+    if count == 1:
+        return f"name the field with {_field_option}"
+    return f"name the two fields, as in INPUTS,TARGETS, with {_field_option}"
+
+
 def parse_object(line: bytes) -> dict[str, Any]:
     """Return the JSON object on a line.
 
@@ -91,7 +102,7 @@ def describe_missing_field(field: str, names: Iterable[Any]) -> RecordFault:
         listed += ", and more"
     return RecordFault(
         f"no text under {field!r} (it has: {listed})",
-        f"name the field with {_field_option}",
+        describe_field_option(),
         f"no text under {field!r}",
     )
 

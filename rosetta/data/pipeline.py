@@ -19,14 +19,17 @@ from rosetta.core.errors import CONFLICT, DIFFERS, INVALID, UNSUPPORTED, UserErr
 from rosetta.core.variables.setting_values import read_setting
 from rosetta.data import (
     Array,
+    compressed_files,
     data_spec,
     documents,
     file_fingerprints,
     objectives,
     rows,
     seqio_features,
+    table_files,
     task_records,
     text_corpora,
+    text_heads,
     tfds,
     vocabularies,
 )
@@ -141,12 +144,12 @@ def check_source(
         raise UserError(
             f"{objective.name} needs records, not running text",
             f"DATA={spec}",
-            "use jsonl, tfrecord, tfds, hf or a cache",
+            "use " + ", ".join(data_spec.RECORD_KINDS),
             kind=CONFLICT,
             value=spec.kind,
         )
-    if spec.kind in ("text", "jsonl", "tfrecord"):
-        _check_files(spec, objective)
+    if spec.kind in data_spec.FILE_KINDS:
+        _check_files(spec)
     elif spec.kind == "tfds":
         tfds.find_shards(spec, split)
     elif spec.kind == "cache":
@@ -155,15 +158,16 @@ def check_source(
         documents.open_hugging_face(spec, split)
 
 
-def _check_files(spec: Spec, objective: Objective) -> None:
-    """Check the files of a text, jsonl or tfrecord source, see check_source."""
+def _check_files(spec: Spec) -> None:
+    """Check the files of a source of data_spec.FILE_KINDS, see check_source."""
     paths = data_spec.find_files(spec)
-    if not objective.takes_pairs:
-        text_corpora.check_uncompressed(paths)
     if spec.kind == "text":
-        text_corpora.check_text_heads(
-            [path for path in paths if not path.endswith(text_corpora.COMPRESSED_SUFFIXES)]
+        text_heads.check_text_heads(
+            [path for path in paths if not path.endswith(compressed_files.SUFFIXES)]
         )
+    elif spec.kind in table_files.KINDS:
+        for path in paths:
+            table_files.read_columns(path, spec.kind)
 
 
 def _check_cache(spec: Spec, objective: Objective, vocabulary: vocabularies.Vocabulary) -> None:
@@ -238,7 +242,9 @@ def _open_pairs(spec: Spec, recipe: Recipe) -> rows.Pairs:
     else:
         texts = [
             (example["inputs"], example["targets"])
-            for example in task_records.read_examples(spec, objective.name, recipe.split)
+            for example in task_records.read_examples(
+                spec, objective.name, recipe.split, field=recipe.text_field
+            )
         ]
         pairs = task_records.EncodedPairs(texts, recipe.vocabulary)
     return rows.Pairs(

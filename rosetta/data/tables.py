@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rosetta.core.errors import CONFLICT, INVALID, UNSUPPORTED, UserError
+from rosetta.data import compressed_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-COMPRESSED_SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
 
 
 def choose_read_options(builder: Any) -> dict[str, Any]:
@@ -83,7 +82,7 @@ def check_tables(paths: tuple[str, ...], separator: str) -> dict[str, Any]:
 def _find_suffix(path: str) -> str:
     """Return ".csv" or ".tsv", also for a compressed file. Raises UserError for another file."""
     name = Path(path)
-    if name.suffix.lower() in COMPRESSED_SUFFIXES:
+    if name.suffix.lower() in compressed_files.SUFFIXES:
         name = name.with_suffix("")
     suffix = name.suffix.lower()
     if suffix not in (".csv", ".tsv"):
@@ -119,8 +118,6 @@ def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
     Raises:
         UserError: Rows differ, or a quote is not closed.
     """
-    from rosetta.data import documents
-
     if len(separator) != 1:
         raise UserError(
             f"the separator {separator!r} is not one character",
@@ -133,7 +130,7 @@ def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
     lines_before = 0  # the lines before the current row
     csv.field_size_limit(sys.maxsize)
     with (
-        documents.open_decompressed(path) as file,
+        compressed_files.open_decompressed(path) as file,
         io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="") as text,
     ):
         lines = _LineReader(text)

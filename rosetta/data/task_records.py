@@ -18,10 +18,12 @@ from rosetta.core.errors import INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.data import (
     Array,
     bad_records,
+    compressed_files,
     data_spec,
     documents,
     json_lines,
     prompts,
+    table_files,
     tfds,
     tfrecord,
 )
@@ -157,13 +159,17 @@ def format_squad(record: Mapping[str, Any], *, answered: bool = True) -> dict[st
 
 
 def format_text_to_text(
-    record: Mapping[str, Any], *, answered: bool = True
+    record: Mapping[str, Any],
+    *,
+    answered: bool = True,
+    names: tuple[str, str] = data_spec.PAIR_FIELDS,
 ) -> dict[str, Any] | None:
     """Return a record that has inputs and targets already.
 
     Args:
-        record: The fields inputs and targets.
+        record: The fields.
         answered: Whether targets are needed. Otherwise those of a record without them are "".
+        names: The names of the fields that have the inputs and the targets.
 
     Returns:
         {"inputs", "targets", "idx"}; None if targets are needed and the record has no such field.
@@ -171,13 +177,13 @@ def format_text_to_text(
     Raises:
         ValueError: The record has no such fields.
     """
-    inputs, targets = record.get("inputs"), record.get("targets")
+    inputs, targets = (record.get(name) for name in names)
     if targets is None and not answered:
         targets = ""
-    if isinstance(inputs, str) and "targets" not in record and answered:
+    if isinstance(inputs, str) and names[1] not in record and answered:
         return None
     if not isinstance(inputs, str) or not isinstance(targets, str):
-        raise ValueError("inputs or targets are missing")  # noqa: TRY004 (a fault of the data)
+        raise ValueError(f"{names[0]} or {names[1]} are missing")  # noqa: TRY004 (a fault of the data)
     return {"inputs": inputs, "targets": targets, "idx": record.get("idx", 0)}
 
 
@@ -207,6 +213,7 @@ def read_examples(
     handle: Handler = bad_records.stop_or_skip,
     *,
     answered: bool = True,
+    field: str = data_spec.DEFAULT_FIELD,
 ) -> Iterator[dict[str, Any]]:
     """Yield the formatted examples of a source, in the order of the source.
 
@@ -220,15 +227,21 @@ def read_examples(
         answered: Whether answers are needed, as in training and evaluation. Otherwise records
             without one are yielded, too, and each example has "name", see identify_record. Only
             MNLI, SQuAD and text_to_text can do without answers.
+        field: The fields of text_to_text, see data_spec.parse_pair_fields.
 
     Raises:
         UserError: `handle` raises it, or no record has an answer.
     """
     format_record = FORMATTERS[objective]
+    columns: tuple[str, ...] = ()  # those that a table has to have
+    if objective == "text_to_text":
+        names = data_spec.parse_pair_fields(field)
+        columns = names if answered else names[:1]
+        format_record = functools.partial(format_text_to_text, names=names)
     if not answered:
         format_record = functools.partial(format_record, answered=False)
     count = left_out = 0
-    for record in _read_records(spec, objective, split, handle):
+    for record in _read_records(spec, objective, split, handle, columns):
         try:
             example = format_record(record.fields)
             if split == "train" and _lacks_target(example, objective):
@@ -272,7 +285,14 @@ def _lacks_target(example: dict[str, Any] | None, objective: str) -> bool:
     return not example["targets"]
 
 
-def check_all_records(data: str, objective: str, split: str, *, answered: bool = True) -> None:
+def check_all_records(
+    data: str,
+    objective: str,
+    split: str,
+    *,
+    answered: bool = True,
+    field: str = data_spec.DEFAULT_FIELD,
+) -> None:
     """Read and format every record of the data.
 
     SeqIO tasks, token caches, synthetic data and sets that would be downloaded are left out.
@@ -282,6 +302,7 @@ def check_all_records(data: str, objective: str, split: str, *, answered: bool =
         objective: One of data_spec.PAIR_OBJECTIVES.
         split: The split of hf and tfds sets that name none.
         answered: See read_examples.
+        field: See read_examples.
 
     Raises:
         UserError: A record cannot be used, or there is none.
@@ -292,7 +313,8 @@ def check_all_records(data: str, objective: str, split: str, *, answered: bool =
             continue
         if spec.kind == "hf" and not os.path.isdir(os.path.expanduser(spec.value)):
             continue
-        if not sum(1 for _ in read_examples(spec, objective, split, answered=answered)):
+        examples = read_examples(spec, objective, split, answered=answered, field=field)
+        if not sum(1 for _ in examples):
             raise UserError(
                 "there is no record in the data",
                 str(spec),
@@ -316,7 +338,7 @@ def read_texts(
     Args:
         spec: The source.
         objective: One of data_spec.OBJECTIVES.
-        field: The field of records that has the text of documents.
+        field: The field of records that has the text of documents, or the fields of pairs.
         split: The split of an hf or tfds set whose spec names none.
         handle: Called with each record that cannot be used.
 
@@ -326,7 +348,7 @@ def read_texts(
     if objective not in data_spec.PAIR_OBJECTIVES:
         yield from documents.read_documents(spec, field, split, handle)
         return
-    for example in read_examples(spec, objective, split, handle):
+    for example in read_examples(spec, objective, split, handle, field=field):
         yield example["inputs"]
         yield example["targets"]
 
@@ -383,7 +405,7 @@ def _simplify_values(values: list[Any], name: str) -> Any:
 
 
 def _read_records(
-    spec: Spec, objective: str, split: str, handle: Handler
+    spec: Spec, objective: str, split: str, handle: Handler, columns: Sequence[str]
 ) -> Iterator[LocatedRecord]:
     """Yield the records of a source with their places.
 
@@ -393,6 +415,9 @@ def _read_records(
     if spec.kind == "jsonl":
         for path in data_spec.find_files(spec):
             yield from _read_json_records(path, handle, may_be_squad_file=objective == "squad")
+    elif spec.kind in table_files.KINDS:
+        for path in data_spec.find_files(spec):
+            yield from _read_rows(path, spec.kind, columns, handle)
     elif spec.kind in ("tfrecord", "tfds"):
         yield from _read_tfrecords(spec, split, handle)
     elif spec.kind == "text" and objective == "lambada":
@@ -405,10 +430,21 @@ def _read_records(
         raise UserError(
             f"data of the kind {spec.kind!r} has no records",
             str(spec),
-            "use jsonl, tfrecord, tfds, hf or a cache",
+            "use " + ", ".join(data_spec.RECORD_KINDS),
             kind=UNSUPPORTED,
             value=spec.kind,
         )
+
+
+def _read_rows(
+    path: str, kind: str, columns: Sequence[str], handle: Handler
+) -> Iterator[LocatedRecord]:
+    """Yield the rows of a table, which has to have certain columns, with their places."""
+    for row in table_files.read_rows(path, kind, columns):
+        if row.fault is not None:
+            handle(row.fault.locate(path, row.place))
+        else:
+            yield LocatedRecord(path, row.place, row.fields)
 
 
 def _read_tfrecords(spec: Spec, split: str, handle: Handler) -> Iterator[LocatedRecord]:
@@ -466,7 +502,7 @@ def _read_json_records(
     path: str, handle: Handler, *, may_be_squad_file: bool
 ) -> Iterator[LocatedRecord]:
     """Yield the records of a file with their places: one on each line, or those of a SQuAD file."""
-    with documents.open_decompressed(path) as file:
+    with compressed_files.open_decompressed(path) as file:
         line = file.readline()
         squad_records = _parse_squad_file(line, path) if may_be_squad_file else None
         if squad_records is not None:

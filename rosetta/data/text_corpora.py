@@ -4,12 +4,11 @@ A corpus is the text of a text, jsonl, tfrecord or tfds source. It is addressed 
 bytes of text files, and bytes of records. `rows.Windows` cuts it into stretches of equal size, each
 of which holds enough text for a window of tokens. A cut moves to the edge of a word, in a way that
 depends on its place alone, so neighbouring stretches share no word and lose none. No index is
-needed, whatever the size of the corpus.
+needed, whatever the size of the corpus. Tables and compressed files are read from text stores.
 """
 
 from __future__ import annotations
 
-import codecs
 import functools
 import mmap
 import os
@@ -18,27 +17,31 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from rosetta.core.errors import INVALID, MISSING, UNSUPPORTED, UserError
-from rosetta.data import bad_records, data_spec, json_lines, tfrecord
+from rosetta.core.errors import MISSING, UserError
+from rosetta.data import (
+    bad_records,
+    compressed_files,
+    data_spec,
+    json_lines,
+    table_files,
+    text_stores,
+    tfrecord,
+)
 from rosetta.data.bad_records import RecordFault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rosetta.data import Array
     from rosetta.data.data_spec import Spec
+    from rosetta.data.text_stores import TextStore
 
 # The bytes or characters by which a cut may move to reach a space. Scripts without spaces are cut
 # between characters.
 CUT_REACH = 64
-HEAD_BYTES = 4096  # the bytes of a text file that are checked to be UTF-8
-# The share of characters in a head that may be damaged. Text in Western languages that is encoded
-# in Latin 1 has more.
-MAX_DAMAGED_SHARE = 0.01
-MAX_CHECKED_FILES = 64
 CHUNK_BYTES = 1 << 24  # the bytes in which lines are counted at a time
 LONG_DOCUMENT_BYTES = 1 << 16  # A document of at least this size is kept in memory.
 MAX_HELD_BYTES = 1 << 27  # the size of all documents that are kept
-COMPRESSED_SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
 
 
 class Corpus(Protocol):
@@ -122,57 +125,6 @@ def extract_range(text: str, document: tuple[int, int], start: int, stop: int) -
     return [part] if part.strip() else []
 
 
-def check_uncompressed(paths: Sequence[str]) -> None:
-    """Check that no file is compressed.
-
-    Raises:
-        UserError: A file is compressed.
-    """
-    for path in paths:
-        if path.endswith(COMPRESSED_SUFFIXES):
-            raise UserError(
-                "a compressed file cannot be read by position",
-                path,
-                "decompress it, or cache it once with rosetta data cache, which reads it as it is",
-                kind=UNSUPPORTED,
-            )
-
-
-def check_text_head(head: bytes, path: str) -> None:
-    """Check that a text file begins with UTF-8 text.
-
-    Args:
-        head: The first bytes of the file, at most HEAD_BYTES. They may end within a character.
-        path: The file, for the message.
-
-    Raises:
-        UserError: The head has a null byte, or more invalid bytes than single damaged characters
-            explain.
-    """
-    text = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(head)
-    invalid = sum("\udc80" <= letter <= "\udcff" for letter in text)
-    if "\0" in text or invalid > MAX_DAMAGED_SHARE * len(text):
-        content = "a null byte" if "\0" in text else f"{invalid} bytes that are not valid UTF-8"
-        raise UserError(
-            f"not a text file: its first {len(head):,} bytes have {content}",
-            path,
-            "name UTF-8 text (iconv -f LATIN1 -t UTF-8 converts another encoding)",
-            kind=INVALID,
-        )
-
-
-def check_text_heads(paths: Sequence[str]) -> None:
-    """Check that files begin with UTF-8 text. Of very many files, some are checked.
-
-    Raises:
-        UserError: See check_text_head.
-    """
-    step = -(-len(paths) // MAX_CHECKED_FILES)
-    for path in paths[::step]:
-        with open(path, "rb") as file:
-            check_text_head(file.read(HEAD_BYTES), path)
-
-
 class FileRange(NamedTuple):
     """A range of bytes of one of several files.
 
@@ -187,12 +139,31 @@ class FileRange(NamedTuple):
     stop: int
 
 
+def split_range(ends: Array, start: int, stop: int) -> list[FileRange]:
+    """Split a range of a sequence of files into ranges of files.
+
+    Args:
+        ends: Where each file ends in the sequence.
+        start: Where the range begins.
+        stop: Where it ends, at most at the end of the last file.
+    """
+    ranges = []
+    number = int(np.searchsorted(ends, start, side="right"))
+    while start < stop:
+        file_start = int(ends[number - 1]) if number else 0
+        range_end = min(stop, int(ends[number]))
+        if range_end > start:
+            ranges.append(FileRange(number, start - file_start, range_end - file_start))
+            start = range_end
+        number += 1
+    return ranges
+
+
 class _MappedFiles:
     """Several files as one sequence of bytes. Each is mapped into memory when it is first read."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = tuple(paths)
-        check_uncompressed(paths)
         sizes = [os.path.getsize(path) for path in paths]
         self.ends = np.cumsum(sizes)  # where each file ends in the sequence
         self.size = int(self.ends[-1])
@@ -215,16 +186,7 @@ class _MappedFiles:
 
     def split_range(self, start: int, stop: int) -> list[FileRange]:
         """Split a range of the sequence into ranges of files."""
-        ranges = []
-        number = int(np.searchsorted(self.ends, start, side="right"))
-        while start < min(stop, self.size):
-            file_start = int(self.ends[number - 1]) if number else 0
-            range_end = min(stop, int(self.ends[number]))
-            if range_end > start:
-                ranges.append(FileRange(number, start - file_start, range_end - file_start))
-                start = range_end
-            number += 1
-        return ranges
+        return split_range(self.ends, start, min(stop, self.size))
 
     def describe(self) -> str:
         """Return the names of the files and their ends in the sequence."""
@@ -433,8 +395,72 @@ class TfrecordCorpus:
         return self.records.describe()
 
 
+class StoredCorpus:
+    """Files whose texts are in text stores, addressed by the bytes of these texts.
+
+    Attributes:
+        stores: The store of each file.
+        file_ends: Where each file ends in the corpus.
+        size: The number of bytes of all texts.
+    """
+
+    def __init__(self, stores: Sequence[TextStore]) -> None:
+        self.stores = tuple(stores)
+        self.file_ends = np.cumsum([store.size for store in stores])
+        self.size = int(self.file_ends[-1])
+        if not self.size:
+            raise UserError(
+                "there is no text in the files",
+                stores[0].path,
+                "name files with text in them",
+                kind=MISSING,
+            )
+
+    def read_texts(self, start: int, stop: int) -> list[str]:
+        """Return the documents, or the parts of documents, that lie in [start, stop)."""
+        texts: list[str] = []
+        for part in split_range(self.file_ends, start, min(stop, self.size)):
+            texts += _read_stored_texts(self.stores[part.file], part.start, part.stop)
+        return texts
+
+    def describe(self) -> str:
+        """Return the names of the files, and the numbers and sizes of their documents."""
+        return ";".join(
+            f"{os.path.basename(store.path)}={len(store.ends)}/{store.size}"
+            for store in self.stores
+        )
+
+
+def _read_stored_texts(store: TextStore, start: int, stop: int) -> list[str]:
+    """Return the documents of a store that lie in [start, stop); the first and the last are cut."""
+    body = store.texts
+    number = int(np.searchsorted(store.ends, start, side="right"))
+    document_start = int(store.ends[number - 1]) if number else 0
+    first = _find_document_cut(body, start, document_start, int(store.ends[number]))
+    texts = []
+    while document_start < stop:
+        document_end = int(store.ends[number])
+        last = document_end
+        if stop < document_end:
+            last = _find_document_cut(body, stop, document_start, document_end)
+        text = body[first:last].decode()
+        if text.strip():
+            texts.append(text)
+        number += 1
+        document_start = first = document_end
+    return texts
+
+
+def _find_document_cut(body: mmap.mmap, place: int, start: int, end: int) -> int:
+    """Return where a cut near a place falls in the document of the bytes [start, end)."""
+    if place <= start:
+        return start
+    near = body[place - 1 : min(place + 2 * CUT_REACH, end)]
+    return place - 1 + find_byte_cut(near, 1, len(near))
+
+
 def open_corpus(spec: Spec, field: str, split: str = "train") -> Corpus:
-    """Return the corpus of a text, jsonl, tfrecord or tfds spec.
+    """Return the corpus of a tfds spec, or of one of data_spec.FILE_KINDS.
 
     Args:
         spec: The source.
@@ -442,13 +468,16 @@ def open_corpus(spec: Spec, field: str, split: str = "train") -> Corpus:
         split: The split of a tfds set whose spec names none.
 
     Raises:
-        UserError: The files are missing, empty, damaged or compressed.
+        UserError: The files are missing, empty or damaged.
     """
     if spec.kind == "tfds":
         from rosetta.data import tfds
 
         return TfrecordCorpus(tfds.find_shards(spec, split), field)
     paths = data_spec.find_files(spec)
+    has_compressed = any(path.endswith(compressed_files.SUFFIXES) for path in paths)
+    if spec.kind in table_files.KINDS or (spec.kind != "tfrecord" and has_compressed):
+        return StoredCorpus([text_stores.open_store(path, spec.kind, field) for path in paths])
     if spec.kind == "text":
         return TextCorpus(paths)
     return JsonlCorpus(paths, field) if spec.kind == "jsonl" else TfrecordCorpus(paths, field)

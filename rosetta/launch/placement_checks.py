@@ -26,7 +26,7 @@ SITE_MOUNTED = ("pyxis", "apptainer")
 CONTAINERS = ("docker", *SITE_MOUNTED, "jobset")
 _DATA_VARIABLES, _VOCABULARY_VARIABLES = ("DATA", "EVAL_DATA"), ("VOCAB", "VOCAB_PATH")
 _FOLDER_VARIABLES = ("TFDS_DATA_DIR", "INITIAL_CHECKPOINT_PATH", "CHECKPOINT_RESTORE_PATH")
-_FILE_KINDS = ("text", "jsonl", "tfrecord", "cache")
+_FILE_KINDS = (*data_spec.FILE_KINDS, "cache")
 _PLATFORMS = "JAX_PLATFORMS"
 
 

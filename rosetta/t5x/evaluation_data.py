@@ -211,7 +211,11 @@ def _read_worded_records(spec: Any, definition: Any, split: str) -> Iterator[Map
             kind=UNSUPPORTED,
         )
     yield from task_records.read_examples(
-        spec, definition.objective, split, answered=definition.answered
+        spec,
+        definition.objective,
+        split,
+        answered=definition.answered,
+        field=definition.text_field,
     )
 
 

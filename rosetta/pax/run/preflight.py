@@ -273,7 +273,7 @@ def _refuse_plain_text(name: str, data: str | Mapping[str, float]) -> None:
             raise UserError(
                 "plain text has no questions and answers",
                 f"{name}={part.spec}",
-                "use jsonl, tfrecord, tfds or hf, with the fields of BoolQ",
+                "use JSON lines or another kind of records, with the fields of BoolQ",
                 kind=UNSUPPORTED,
                 value=part.spec.kind,
             )
@@ -283,7 +283,7 @@ def _check_data_files(name: str, data: str | Mapping[str, float]) -> None:
     """Check the files and folders of one source or mixture, the value of the variable `name`."""
     try:
         for part in data_spec.parse_parts(data):
-            if part.spec.kind in ("text", "jsonl", "tfrecord"):
+            if part.spec.kind in data_spec.FILE_KINDS:
                 data_spec.find_files(part.spec)
                 continue
             # Other names after hf: are data sets of the Hugging Face Hub.

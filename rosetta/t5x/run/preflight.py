@@ -273,6 +273,7 @@ def check_data(
                 task.objective,
                 "validation",
                 answered=answered,
+                field=text_field or data_spec.DEFAULT_FIELD,
             )
     finally:
         if root_before is None:

@@ -11,7 +11,7 @@ import pytest
 from rosetta import cli
 from rosetta.commands import data as data_command
 from rosetta.core.errors import UserError
-from rosetta.data import text_corpora, token_cache
+from rosetta.data import compressed_files, token_cache
 from tests.support import corpora, errors
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def compressed(body: bytes, ending: str) -> bytes:
     return b"".join(module.compress(part) for part in (body[:100], body[100:])) + bytes(16)
 
 
-@pytest.mark.parametrize("ending", text_corpora.COMPRESSED_SUFFIXES)
+@pytest.mark.parametrize("ending", compressed_files.SUFFIXES)
 def test_compressed_text_can_be_cached_and_limited(tmp_path: Path, ending: str) -> None:
     whole = compressed("".join(f"{doc}\n" for doc in DOCS).encode(), ending)
     (tmp_path / f"a.txt{ending}").write_bytes(whole)
