@@ -21,7 +21,6 @@ import json
 import mmap
 import os
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +30,8 @@ from rosetta.core.errors import TOO_BIG, UserError
 from rosetta.data import bad_records, documents, model_hub
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rosetta.data import Array
     from rosetta.data.bad_records import BadRecordError
 
@@ -104,14 +105,14 @@ def _make_store(path: str, kind: str, field: str, folder: Path) -> None:
     """Write the store of a file into a folder, which appears when it is complete."""
     if os.path.getsize(path) >= _ANNOUNCED_BYTES:
         log.info(f"data: reading the texts of {path} once, into {folder.parent}")
-    # Only the process that holds the lock writes here, so what a killed process left is overwritten.
+    # Only the process that holds the lock writes here: what is there is of a killed process.
     temporary = folder.with_name(f"{atomic_files.TEMPORARY_PREFIX}{folder.name}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
         _write_store(path, kind, field, temporary)
         shutil.rmtree(folder, ignore_errors=True)
-        os.replace(temporary, folder)
+        os.replace(temporary, folder)  # replace_file renames single files only
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -66,10 +66,10 @@ T5X_SETTINGS = (
         example="squad1",
         details=(
             "With pairs, each record of DATA has a text `inputs` and a text `targets`, as in "
-            "DATA=jsonl:train.jsonl EVAL_DATA=jsonl:test.jsonl. Their accuracy is the share of "
-            "answers that equal the target. text_to_text is another name of pairs. task:NAME is "
-            "the task or mixture that SeqIO knows by this name, with its own data and metrics: one "
-            "of T5, or one that TASK_MODULE registers."
+            "DATA=csv:train.csv EVAL_DATA=csv:test.csv. TEXT_FIELD names other fields. Their "
+            "accuracy is the share of answers that equal the target. text_to_text is another name "
+            "of pairs. task:NAME is the task or mixture that SeqIO knows by this name, with its "
+            "own data and metrics: one of T5, or one that TASK_MODULE registers."
         ),
         page="how-to/finetune-on-your-pairs.md",
     ),
@@ -167,12 +167,17 @@ T5X_SETTINGS = (
     ),
     Variable(
         "TEXT_FIELD",
-        Text("the name of a field", "NAME"),
-        "Field of JSON lines, Example records and Hugging Face records that has the text.",
+        Text("the name of a field, or those of the two fields of pairs", "NAME|NAME,NAME"),
+        "Field or column of records that has the text, or the two fields of pairs.",
         Group.DATA,
         T5X,
         default="text",
         example="content",
+        details=(
+            "FT_TASK=pairs takes two names, of the inputs and of the targets, as in "
+            "TEXT_FIELD=question,answer. Its default is inputs,targets."
+        ),
+        page="how-to/finetune-on-your-pairs.md",
     ),
     Variable(
         "TFDS_DATA_DIR",

@@ -51,7 +51,7 @@ HELP: dict[str, dict[str, str]] = {
             "True: documents that share a row are separate segments, and attention stays inside "
             "each."
         ),
-        "TEXT_FIELD": "Field of JSON lines and Example records that has the text.",
+        "TEXT_FIELD": "Field or column of records that has the text.",
         "SEED": "Seed of the order of the data.",
         "TRAIN_INPUT_RANDOM_SEED": "Upstream's name for `SEED`. If both are set, this one wins.",
         "BOS_ID": "Token that the model reads at the start of a segment.",

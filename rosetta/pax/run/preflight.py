@@ -273,7 +273,7 @@ def _refuse_plain_text(name: str, data: str | Mapping[str, float]) -> None:
             raise UserError(
                 "plain text has no questions and answers",
                 f"{name}={part.spec}",
-                "use JSON lines or another kind of records, with the fields of BoolQ",
+                "use jsonl or another kind of records, with the fields of BoolQ",
                 kind=UNSUPPORTED,
                 value=part.spec.kind,
             )

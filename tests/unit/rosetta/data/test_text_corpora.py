@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rosetta.data import data_spec, documents, text_corpora
-from tests.support import corpora, errors
+from tests.support import corpora, data_sources, errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +21,8 @@ def write_corpus(kind: str, folder: Path) -> str:
         return corpora.write_text_files(folder, DOCS)
     if kind == "jsonl":
         return corpora.write_jsonl_files(folder, DOCS)
+    if kind != "tfrecord":
+        return data_sources.write_records(kind, folder, [{"text": doc} for doc in DOCS])
     for number in range(3):
         corpora.write_tfrecords(
             folder / f"{number}.tfrecord",
@@ -29,7 +31,7 @@ def write_corpus(kind: str, folder: Path) -> str:
     return f"tfrecord:{folder}/*.tfrecord"
 
 
-@pytest.fixture(params=["text", "jsonl", "tfrecord"])
+@pytest.fixture(params=["text", "tfrecord", *data_sources.WRITERS])
 def corpus(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> text_corpora.Corpus:
@@ -84,12 +86,6 @@ def test_a_json_line_without_the_field_names_those_it_has(tmp_path: Path) -> Non
     path.write_text("no json\n")
     with errors.expect_user_error(errors.INVALID, where=f"{path}, line 1", names="JSON"):
         text_corpora.open_corpus(data_spec.parse_spec(f"jsonl:{path}"), "text").read_texts(0, 10)
-
-
-def test_compressed_files_are_refused_with_a_remedy(tmp_path: Path) -> None:
-    (tmp_path / "a.txt.gz").write_bytes(b"\x1f\x8b")
-    with errors.expect_user_error(errors.UNSUPPORTED, where="a.txt.gz", remedy="data cache"):
-        text_corpora.open_corpus(data_spec.parse_spec(f"text:{tmp_path}/*.gz"), "text")
 
 
 def test_lines_of_windows_end_before_their_carriage_return(tmp_path: Path) -> None:

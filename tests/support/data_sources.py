@@ -1,0 +1,93 @@
+"""The same documents or pairs as a source of each kind that has its own reader.
+
+A kind whose package is not in this environment is skipped by the test that asks for it.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import json
+import lzma
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support import corpora
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+Record = dict[str, str]
+
+
+def compress(body: bytes, suffix: str) -> bytes:
+    """Return the compressed body, in two frames, as programs that work in parallel leave it."""
+    modules: dict[str, Any] = {".gz": gzip, ".bz2": bz2, ".xz": lzma}
+    if suffix == ".zst":
+        modules[".zst"] = pytest.importorskip("zstandard")
+    return b"".join(modules[suffix].compress(part) for part in (body[:100], body[100:]))
+
+
+def write_csv(path: Path, records: Sequence[Mapping[str, str]]) -> str:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(records[0]))
+        writer.writeheader()
+        writer.writerows(records)
+    return f"csv:{path}"
+
+
+def write_tsv(path: Path, records: Sequence[Mapping[str, str]]) -> str:
+    rows = [list(records[0]), *(list(record.values()) for record in records)]
+    path.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+    return f"tsv:{path}"
+
+
+def write_jsonl(path: Path, records: Sequence[Mapping[str, str]]) -> str:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return f"jsonl:{path}"
+
+
+def _write_compressed(suffix: str) -> Callable[[Path, Sequence[Record]], str]:
+    """Return a function that writes compressed JSON lines."""
+
+    def write(folder: Path, records: Sequence[Record]) -> str:
+        plain = folder / "a.jsonl"
+        write_jsonl(plain, records)
+        path = folder / f"a.jsonl{suffix}"
+        path.write_bytes(compress(plain.read_bytes(), suffix))
+        plain.unlink()
+        return f"jsonl:{path}"
+
+    return write
+
+
+# Name -> a function that writes records as files of a folder, and returns the data.
+WRITERS: dict[str, Callable[[Path, Sequence[Record]], str]] = {
+    "jsonl": lambda folder, records: write_jsonl(folder / "a.jsonl", records),
+    "csv": lambda folder, records: write_csv(folder / "a [1], b.csv", records),
+    "tsv": lambda folder, records: write_tsv(folder / "a.tsv", records),
+    "gz": _write_compressed(".gz"),
+    "zst": _write_compressed(".zst"),
+}
+
+
+def write_records(kind: str, folder: Path, records: Sequence[Record]) -> str:
+    """Write records as a source of a kind, and return the data."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return WRITERS[kind](folder, records)
+
+
+def make_text_records(count: int, *, words: int = 30) -> list[Record]:
+    """Return records of documents of unique words, with a number beside the text."""
+    documents = corpora.make_documents(count, words=words)
+    return [{"id": str(number), "text": text} for number, text in enumerate(documents)]
+
+
+def make_pair_records(count: int) -> list[Record]:
+    """Return pairs, in the fields of text_to_text."""
+    return [
+        {"inputs": f"question, {number}", "targets": f"answer {number}"} for number in range(count)
+    ]
