@@ -31,6 +31,14 @@ BANNER = f"{HOME}/banner.txt"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _BANNER_PACKAGES = ("jax", "jaxlib", "flax", "orbax-checkpoint", "tensorflow", "tensorflow-cpu")
 _WIDTH = 100
+# Links in the working folder of T5X, so that command lines with these relative paths work.
+_T5X_LINKS = {
+    "t5x": "../opt/t5x/t5x",
+    **{
+        name: f"../{HOME}/bin/{name}"
+        for name in ("run_t5_pretraining.py", "run_t5_finetuning.py", "run_bert_pretraining.py")
+    },
+}
 
 # The command runs whatever happens before it. So nothing in this script may fail or read stdin, and
 # the banner is only for terminals.
@@ -80,6 +88,8 @@ def list_entries(
     work_folder = choose_work_folder(record)
     if work_folder.endswith("_home"):
         yield tar_entry.make_folder(work_folder, 0o1777)  # any user may work there
+        for name, target in _T5X_LINKS.items():
+            yield tar_entry.make_link(f"{work_folder}/{name}", target)
     for name in ("datasets", "workspace", "vocab"):
         yield tar_entry.make_folder(f"{work_folder}/{name}", 0o1777)
 

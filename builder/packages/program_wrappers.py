@@ -122,6 +122,13 @@ os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../{path}"), run_n
 TEXTS = {**PROGRAMS, "script": _SCRIPT, "module": _MODULE}
 
 
+def _is_program(path: Path) -> bool:
+    """Return whether a file beside the shell scripts is a Python program that people type."""
+    if path.suffix == ".py":
+        return path.name.startswith(("download_", "run_"))
+    return not path.suffix and path.is_file() and path.read_bytes().startswith(b"#!")
+
+
 def wrappers_for_scripts(tree: Path, folder: str) -> dict[str, str]:
     """Return the text of a wrapper for each script of a patched source, by name.
 
@@ -134,6 +141,6 @@ def wrappers_for_scripts(tree: Path, folder: str) -> dict[str, str]:
         script = f"{folder}/{path.relative_to(tree).as_posix()}"
         if path.suffix == ".sh":
             wrappers[path.name] = _SCRIPT.format(name=path.name, path=script)
-        elif path.suffix == ".py" and path.name.startswith("download_"):
+        elif _is_program(path):
             wrappers[path.name] = _MODULE.format(name=path.name, path=script)
     return wrappers

@@ -1,0 +1,9 @@
+"""Refuse to pretrain a BERT, which is not supported yet. Importing it does nothing."""
+
+import sys
+from pathlib import Path
+
+from rosetta.launch.t5_experiments import program
+
+if __name__ == "__main__":
+    sys.exit(program.main(["run_bert_pretraining", str(Path(__file__).resolve().parents[4]), *sys.argv[1:]]))

@@ -1,0 +1,161 @@
+"""The model that the options of t5-experiments name, as a network of T5X in gin."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rosetta.convert import json_documents, t5_config
+from rosetta.core.errors import MISSING, UNKNOWN, UNSUPPORTED, UserError
+from rosetta.t5x.run import gin_files
+
+if TYPE_CHECKING:
+    from rosetta.convert.t5_config import Architecture
+
+_DROPOUT = 0.1  # of the public T5 in Hugging Face's config.json
+# --base_model -> family and size of the gin files, and the size whose preset fits.
+_BASE_MODELS = {
+    "t5-small": ("t5_1_0", "small", "small"),
+    "t5-base": ("t5_1_0", "base", "base"),
+    "t5-large": ("t5_1_0", "large", "large"),
+    "t5-3b": ("t5_1_0", "3B", "xl"),
+    "t5-11b": ("t5_1_0", "11B", "xxl"),
+    **{
+        f"google/t5-v1_1-{size}": ("t5_1_1", size, size)
+        for size in ("small", "base", "large", "xl", "xxl")
+    },
+}
+_MODEL_CLASSES = (
+    "transformers:T5ForConditionalGeneration",
+    "modeling_t5:T5ForConditionalGeneration",
+)
+# Fields of t5-experiments' own networks in its model_configs, and what they ask for.
+_OWN_FIELDS = {
+    "encoder_self_attention_layer": "an attention layer of its own",
+    "decoder_self_attention_layer": "an attention layer of its own",
+    "decoder_cross_attention_layer": "an attention layer of its own",
+    "num_cdq_heads": "an attention layer of its own",
+    "num_memory_tokens": "memory tokens",
+    "sparse_config_cls": "sparse attention",
+    "sparse_attention": "sparse attention",
+}
+_PLAIN_LAYER = "modeling_t5:T5Attention"
+# Size -> the width of its model, which is the widest for which its preset is taken.
+_WIDTHS = {"tiny": 64, "small": 512, "base": 768, "large": 1024, "xl": 2048}
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network in gin.
+
+    Attributes:
+        size: The value of T5_SIZE, whose preset sets flags of XLA.
+        gin: The lines that describe the network.
+        dropout_rate: The dropout in training.
+        description: What to show for the option.
+    """
+
+    size: str
+    gin: tuple[str, ...]
+    dropout_rate: float
+    description: str
+
+
+def check_model_class(name: str) -> None:
+    """Check that --model_cls names a T5.
+
+    Raises:
+        UserError: The class is not a T5 of transformers or of t5-experiments.
+    """
+    if name not in _MODEL_CLASSES:
+        raise UserError(
+            f"{name!r} is a class of PyTorch, and T5X does not run it",
+            "--model_cls",
+            f"give one of: {', '.join(_MODEL_CLASSES)}; or write the network in flax, and name it "
+            "in gin",
+            kind=UNSUPPORTED,
+            value=name,
+        )
+
+
+def choose_network(values: dict[str, Any]) -> Network:
+    """Return the network that --model_cfg or --base_model names.
+
+    Args:
+        values: The values of all options.
+
+    Raises:
+        UserError: The model is not known, or T5X has no such network.
+    """
+    if values["model_cfg"]:
+        return read_network(Path(os.path.expanduser(values["model_cfg"])), "--model_cfg")
+    name = values["base_model"]
+    if name not in _BASE_MODELS:
+        raise UserError(
+            f"{name!r} is not a known model",
+            "--base_model",
+            f"choose one of: {', '.join(_BASE_MODELS)}; or give its config.json: --model_cfg FILE",
+            kind=UNKNOWN,
+            value=name,
+        )
+    family, size, preset_size = _BASE_MODELS[name]
+    file = gin_files.find_model_file(family, size, "--base_model")
+    return Network(preset_size, (f"include '{file}'",), _DROPOUT, file)
+
+
+def read_network(file: Path, where: str) -> Network:
+    """Return the network that Hugging Face's config.json describes.
+
+    Args:
+        file: The file.
+        where: The option, for errors.
+
+    Raises:
+        UserError: The file does not describe a T5 that T5X can train.
+    """
+    if not file.is_file():
+        raise UserError(
+            "the file does not exist", f"{where} {file}", "check the path", kind=MISSING
+        )
+    document = json_documents.read_document(file)
+    fields: dict[str, Any] = {}
+    for name, value in document.items():
+        if name in _OWN_FIELDS and value != _PLAIN_LAYER and value is not None:
+            raise UserError(
+                f"{name!r} is {value!r}: {_OWN_FIELDS[name]}, which the network here does not have",
+                f"{where} {file}",
+                "leave the field out of a copy of the file to train a plain T5",
+                kind=UNSUPPORTED,
+                value=name,
+            )
+        if name not in _OWN_FIELDS:
+            fields[name] = value
+    config = t5_config.parse_config(fields, str(file))
+    architecture = config.architecture
+    if config.ties_embedding and not architecture.logits_via_embedding:
+        raise UserError(
+            "the output layer is the embedding without a scale, which T5X's network does not have",
+            f"{where} {file}",
+            "set tie_word_embeddings to false in a copy of the file",
+            kind=UNSUPPORTED,
+            value="tie_word_embeddings",
+        )
+    return make_network(architecture)
+
+
+def make_network(architecture: Architecture) -> Network:
+    """Return the network of an architecture."""
+    values = dataclasses.asdict(architecture)
+    dropout_rate = values.pop("dropout_rate")
+    width = architecture.emb_dim
+    size = next((size for size, widest in _WIDTHS.items() if width <= widest), "xxl")
+    lines = (
+        "from rosetta.t5x import network",
+        "network.T5Config:",
+        *(f"  {name} = {value!r}" for name, value in values.items()),
+    )
+    layers = f"{architecture.num_encoder_layers} + {architecture.num_decoder_layers} layers"
+    return Network(size, lines, dropout_rate, f"network.T5Config: {layers}, {width} features")
