@@ -111,6 +111,9 @@ def make_place() -> Iterator[Place]:
     (scripts / "download_it.py").write_text(
         "import sys\nprint('loading', __name__, *sys.argv[1:])\nsys.exit(7)\n"
     )
+    (scripts / "run_it.py").write_text("import sys\nprint('running', *sys.argv[1:])\n")
+    (scripts / "runner").write_text("#!/usr/bin/env python3\nprint('runner')\n")
+    (scripts / "README").write_text("Nothing to run.\n")
     (scripts / "tasks.py").write_text("")
     for name, text in {
         **program_wrappers.PROGRAMS,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rosetta.launch.t5_experiments.translation import Translation
 
 HOROVODRUN = "horovodrun"
+_WIDTH = 52  # of the table's first column, if no option is longer
 # Script -> the script of NVIDIA's images whose variables it sets, and the command for both.
 _TRAINING_SCRIPTS = {
     options.PRETRAINING: (readers.SINGLE_NODE_PRETRAIN, readers.T5X_PRETRAIN),
@@ -89,7 +90,7 @@ def _run_script(script: str, script_tree: str, words: Sequence[str]) -> int:
     given = options.parse_options(script, [word for word in words if word != scripts.DRY_RUN])
     if "working_dir" in given:
         _enter_folder(given["working_dir"])
-    translated = translation.translate(script, given)
+    translated = translation.translate(script, given, os.environ)
     variables = {"ENABLE_FP8": "0", **translated.variables}
     if "ENABLE_FP8" in os.environ:
         del variables["ENABLE_FP8"]
@@ -133,17 +134,17 @@ def _show_translation(
     script: str, translated: Translation, variables: Mapping[str, str], command_name: str
 ) -> None:
     """Log what became of each option, and the command line of rosetta for the same run."""
-    width = max(len(option) for option, _ in translated.rows)
+    width = min(_WIDTH, max(len(option) for option, _ in translated.rows))
     log.info(f"{script}.py stands for this run of T5X:")
     for option, text in translated.rows:
         log.info(f"  {option:<{width}}  {text}", prefix=False)
     for name in sorted(variables.keys() & os.environ.keys()):
         if os.environ[name] != variables[name]:
-            log.warn(f"an option sets {name}={variables[name]}, so the variable does not count")
-    words = [f"{name}={value}" for name, value in variables.items()]
-    log.info(
-        f"  the same run: {shlex.join(['rosetta', *command_name.split(), *words])}", prefix=False
-    )
+            log.warn(f"the options set {name}={variables[name]}, so the variable does not count")
+    shown = {name: os.environ[name] for name in ("NUM_GPUS",) if name in os.environ}
+    words = [f"{name}={value}" for name, value in {**shown, **variables}.items()]
+    command_line = shlex.join(["rosetta", *command_name.split(), *words])
+    log.info(f"  the same run: {command_line}", prefix=False)
 
 
 def format_help(script: str) -> str:

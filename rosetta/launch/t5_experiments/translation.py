@@ -7,7 +7,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rosetta.core import run_folders
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UNSUPPORTED, UserError
@@ -16,6 +16,9 @@ from rosetta.core.variables import choices
 from rosetta.launch import hub_inputs
 from rosetta.launch.t5_experiments import model, options, schedule
 from rosetta.t5x.run import gin_files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _DEFAULT_VOCAB = "./vocabs/sentencepiece.model"
 _EXTRA_IDS = 100  # sentinels that data_utils.py of t5-experiments adds to every vocabulary
@@ -55,22 +58,28 @@ class _Translator:
 
     Attributes:
         script: options.PRETRAINING or options.FINETUNING.
+        given: The options of the command line.
         values: The values of all options.
+        environment: The variables, which count where no option is given.
         variables: The variables of T5X to set.
         network: The lines of gin that describe the network.
         bindings: The bindings of gin after them.
         rows: Option -> what became of it.
     """
 
-    def __init__(self, script: str, values: dict[str, Any]) -> None:
-        self.script, self.values = script, values
+    def __init__(self, script: str, given: dict[str, Any], environment: Mapping[str, str]) -> None:
+        self.script, self.given, self.environment = script, given, environment
+        self.values = options.fill_defaults(script, given)
         self.variables: dict[str, str] = {}
         self.network: tuple[str, ...] = ()
         self.bindings: dict[str, Any] = {}
         self.rows: dict[str, str] = {}
 
     def set_variable(self, option: str, name: str, value: object) -> None:
-        """Set a variable for an option."""
+        """Set a variable for an option, unless only the environment sets it."""
+        if option not in self.given and self.environment.get(name):
+            self.rows[option] = f"{name}={self.environment[name]}, the variable"
+            return
         self.variables[name] = str(value)
         self.rows[option] = f"{name}={value}"
 
@@ -103,7 +112,9 @@ class _Translator:
     def translate_vocabulary(self) -> None:
         """Set the vocabulary, with the sentinels that t5-experiments adds."""
         file = self.values["vocab"]
-        if not file and self.values.get("tokenizer"):
+        if not file and self.environment.get("VOCAB") and "tokenizer" not in self.given:
+            self.set_variable("vocab", "VOCAB", "")
+        elif not file and self.values.get("tokenizer"):
             self.set_variable("tokenizer", "VOCAB", _name_hub_model(self.values["tokenizer"]))
         elif not file and self.values.get("from_pretrained"):
             self.set_variable("vocab", "VOCAB", _name_hub_model(self.values["from_pretrained"]))
@@ -118,9 +129,9 @@ class _Translator:
                     "name a SentencePiece model, or byte",
                     kind=MISSING,
                 )
+            self.set_variable("vocab", "EXTRA_IDS", _EXTRA_IDS)
             self.set_variable("vocab", "VOCAB", path)
-            self.variables["EXTRA_IDS"] = str(_EXTRA_IDS)
-            self.rows["vocab"] += f" EXTRA_IDS={_EXTRA_IDS}"
+            self.rows["vocab"] += f", with {_EXTRA_IDS} sentinels: EXTRA_IDS"
 
     def translate_model(self) -> None:
         """Set the network, or the weights that finetuning starts from."""
@@ -261,7 +272,7 @@ class _Translator:
         size, parts = self.values["batch_size"], self.values["gradient_accumulation_steps"]
         self.set_variable("batch_size", "BSIZE_PER_GPU", size * parts)
         self.set_variable("gradient_accumulation_steps", "NUM_MICROBATCHES", parts)
-        if parts > 1:
+        if parts > 1 and "BSIZE_PER_GPU" in self.variables:
             self.rows["batch_size"] += " (--batch_size x --gradient_accumulation_steps)"
         level = self.values["apex_opt_lvl"]
         if level and not self.values["fp16"]:
@@ -281,9 +292,9 @@ class _Translator:
             )
         half = _APEX_LEVELS.get(level, "bfloat16")
         self.set_variable("fp16", "PREC", half if self.values["fp16"] else "float32")
-        if self.variables["PREC"] == "bfloat16":
+        if self.values["fp16"] and half == "bfloat16":
             self.rows["fp16"] += " (no scaling of the loss is needed)"
-        self.rows["apex_opt_lvl"] = f"PREC={self.variables['PREC']}"
+        self.rows["apex_opt_lvl"] = self.rows["fp16"]
 
     def translate_length(self) -> None:
         """Set the length of the run, and how often it logs, evaluates and saves."""
@@ -325,18 +336,19 @@ class _Translator:
         self.rows["use_generate_on_valid"] = "always: the evaluation of pairs generates answers"
 
 
-def translate(script: str, given: dict[str, Any]) -> Translation:
+def translate(script: str, given: dict[str, Any], environment: Mapping[str, str]) -> Translation:
     """Return the run that options stand for. Relative paths count from the current folder.
 
     Args:
         script: options.PRETRAINING or options.FINETUNING.
         given: The options of the command line.
+        environment: The variables, which count where no option is given.
 
     Raises:
         UserError: An option has no counterpart, or a file that it names does not exist.
     """
-    values = options.fill_defaults(script, given)
-    translator = _Translator(script, values)
+    translator = _Translator(script, given, environment)
+    values = translator.values
     translator.translate_length()
     translator.translate_data()
     translator.translate_model()

@@ -175,6 +175,9 @@ def test_settings_and_entries(record: dict[str, Any], place: str) -> None:
     assert found[settings["Entrypoint"][0].removeprefix("/")].mode == 0o755
     assert found[f"{place}/datasets"].mode == 0o1777
     assert (found["t5x_home"].mode if place == "t5x_home" else 0o1777) == 0o1777
+    links = {path for path in found if path.startswith("t5x_home/") and found[path].kind == "link"}
+    expected = {"t5x", "run_t5_pretraining.py", "run_t5_finetuning.py", "run_bert_pretraining.py"}
+    assert links == ({f"t5x_home/{name}" for name in expected} if place == "t5x_home" else set())
     assert "opt/paxml" not in found, "the patched source is not for everyone to write"
 
 

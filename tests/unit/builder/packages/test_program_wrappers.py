@@ -28,6 +28,8 @@ def test_only_what_people_call_has_a_door(place: Place) -> None:
     assert set(program_wrappers.wrappers_for_scripts(place.root / "opt/thing", "thing")) == {
         "train.sh",
         "download_it.py",
+        "run_it.py",
+        "runner",
     }
 
 

@@ -5,5 +5,7 @@ from pathlib import Path
 
 from rosetta.launch.t5_experiments import program
 
+TREE = str(Path(__file__).resolve().parents[4])
+
 if __name__ == "__main__":
-    sys.exit(program.main(["run_bert_pretraining", str(Path(__file__).resolve().parents[4]), *sys.argv[1:]]))
+    sys.exit(program.main([Path(__file__).stem, TREE, *sys.argv[1:]]))

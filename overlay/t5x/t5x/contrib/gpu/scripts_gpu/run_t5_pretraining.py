@@ -1,9 +1,11 @@
-"""Pretrain a T5 with the options of t5-experiments: see rosetta.launch.t5_experiments. Importing it does nothing."""
+"""Pretrain a T5 with the options of t5-experiments. Importing it does nothing."""
 
 import sys
 from pathlib import Path
 
 from rosetta.launch.t5_experiments import program
 
+TREE = str(Path(__file__).resolve().parents[4])
+
 if __name__ == "__main__":
-    sys.exit(program.main(["run_t5_pretraining", str(Path(__file__).resolve().parents[4]), *sys.argv[1:]]))
+    sys.exit(program.main([Path(__file__).stem, TREE, *sys.argv[1:]]))
