@@ -10,6 +10,7 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rosetta.commands import plan_search
 from rosetta.core import log, option_types
 from rosetta.core.errors import INVALID, MISSING, UserError
 from rosetta.core.value_parsing import (
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     import argparse
 
 DEFAULT_GPU = "h100"
-VOCABULARY_ROWS = 32128  # rows of the embedding of T5 1.1
+# What the options of T5 have that a search leaves open.
+DEFAULT_BATCH, DEFAULT_TENSOR_PARALLEL, DEFAULT_MICROBATCHES = 32, 1, 1
 
 
 def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -39,14 +41,12 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     t5x.add_argument(
         "--batch-per-gpu",
         type=option_types.parse_count,
-        default=32,
-        help="sequences for each GPU, or for each group of --tp GPUs (default: 32)",
+        help=f"sequences for each GPU, or for each group of --tp GPUs (default: {DEFAULT_BATCH})",
     )
     t5x.add_argument(
         "--tp",
         type=option_types.parse_count,
-        default=1,
-        help="GPUs that share one copy of the model (default: 1)",
+        help=f"GPUs that share one copy of the model (default: {DEFAULT_TENSOR_PARALLEL})",
     )
     t5x.add_argument(
         "--fsdp",
@@ -56,8 +56,7 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     t5x.add_argument(
         "--microbatches",
         type=option_types.parse_count,
-        default=1,
-        help="microbatches of a step (default: 1)",
+        help=f"microbatches of a step (default: {DEFAULT_MICROBATCHES})",
     )
     t5x.add_argument(
         "--with",
@@ -108,8 +107,12 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
             "--chart",
             type=Path,
             metavar="FILE",
-            help="also draw where the predicted time goes, as a PNG",
+            help=(
+                "also draw where the predicted time goes, as a PNG; with --search, memory against "
+                "time"
+            ),
         )
+        plan_search.add_options(framework)
 
 
 def split_into_nodes(gpus: int, per_node: int) -> tuple[int, int]:
@@ -142,6 +145,7 @@ def parse_switches(words: list[str]) -> dict[str, Any]:
       UserError: A word does not name a field, its value is not valid, or two fields do not go
         together.
     """
+    from rosetta.plan.t5x_step import VOCABULARY_ROWS
     from rosetta.t5x.run.model_config import T5Config
 
     defaults = {field.name: field.default for field in dataclasses.fields(T5Config)}
@@ -201,11 +205,30 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.core import gpus
 
     gpus.get_gpu(args.card, "--card")  # refuses an unknown GPU
+    plan_search.check_options(args)
     plan_step = {"t5x": _plan_t5x, "pax": _plan_pax}[args.framework]
     files = _OutputFiles(_check_file(args.hlo, "--hlo"), _check_file(args.chart, "--chart"))
     if files.chart:
         _check_drawing()
+    if args.search:
+        return _search(args)
     return plan_step(args, files)
+
+
+def _search(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Search the settings that are not set."""
+    if args.framework == "t5x":
+        nodes, per_node = split_into_nodes(args.gpus, args.gpus_per_node)
+        return plan_search.run_search(args, nodes, per_node, parse_switches(args.switches))
+    from rosetta.pax.run import preflight
+    from rosetta.plan import searched_run
+
+    preflight.resolve_experiment(args.config)
+    hyper_parameters = parse_hyper_parameters(args.hyper)
+    preflight.check_hyper_parameter_names(args.config, hyper_parameters)
+    gpu_count = args.gpus or searched_run.count_mesh_devices(args.config)
+    nodes, per_node = split_into_nodes(gpu_count, args.gpus_per_node)
+    return plan_search.run_search(args, nodes, per_node, hyper_parameters)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,6 +324,9 @@ def _plan_t5x(args: argparse.Namespace, files: _OutputFiles) -> tuple[dict[str, 
     from rosetta.t5x.run import gin_files, settings
 
     nodes, per_node = split_into_nodes(args.gpus, args.gpus_per_node)
+    args.tp = args.tp or DEFAULT_TENSOR_PARALLEL
+    args.batch_per_gpu = args.batch_per_gpu or DEFAULT_BATCH
+    args.microbatches = args.microbatches or DEFAULT_MICROBATCHES
     gins = [
         gin_files.find_model_file(args.family, args.size, "--family, --size"),
         f"{gin_files.GIN_FOLDER}/runs/pretrain.gin",
@@ -352,6 +378,7 @@ def _bind_gin_files(
     Raises:
       UserError: The model cannot be split over --tp GPUs.
     """
+    from rosetta.plan.t5x_step import VOCABULARY_ROWS
     from rosetta.t5x.run import gin_files, gin_reader, gin_text, preflight
 
     values = {

@@ -1,8 +1,7 @@
 """The command `rosetta tune`: find the batch and the switches that suit a preset.
 
-A trial is a short run of the preset with one choice of batch and switches. With --card, it is a
-plan: the training step is compiled for a GPU that this machine does not have. The evidence is the
-file with the results of all trials; a later start reuses them.
+A trial is a short run of the preset with one choice of batch and switches. The evidence is the file
+with the results of all trials; a later start reuses them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from rosetta.core.secrets import Mask
     from rosetta.presets.resolution import ResolvedPreset
     from rosetta.tune.evidence import Evidence
-    from rosetta.tune.planned_trial import PlannedTrials
     from rosetta.tune.search import Choice, Outcome, SearchResult
     from rosetta.tune.trial import Trials
 
@@ -84,11 +82,15 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
         help=f"the largest number of trials (default: {TRIALS})",
     )
     entry.add_argument(
-        "--steps", type=option_types.parse_count, help=f"steps of a trial (default: {STEPS})"
+        "--steps",
+        type=option_types.parse_count,
+        default=STEPS,
+        help=f"steps of a trial (default: {STEPS})",
     )
     entry.add_argument(
         "--repeats",
         type=option_types.parse_count,
+        default=REPEATS,
         help=f"trials of the unchanged preset, which show the noise (default: {REPEATS})",
     )
     entry.add_argument(
@@ -101,35 +103,24 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
         "--gpus",
         type=option_types.parse_count,
         metavar="N",
-        help="GPUs of a trial (default: all of this machine); with --card, GPUs of each node",
-    )
-    entry.add_argument(
-        "--card",
-        metavar="GPU",
-        help="plan for this GPU instead of measuring: short name, see docs/reference/gpus.md",
-    )
-    entry.add_argument(
-        "--nodes",
-        type=option_types.parse_count,
-        metavar="N",
-        help="with --card: nodes (default: the preset's)",
+        help="GPUs of a trial (default: all of this machine)",
     )
 
 
 @dataclass(frozen=True)
 class _Device:
-    """The GPUs on which trials run, or for which they are planned.
+    """The GPUs on which trials run.
 
     Attributes:
       accelerator: The short name for presets; None without a known GPU.
       name: The full name.
-      gpus_per_node: None for the number of the preset.
+      gpus_per_node: The number of GPUs of this machine that trials use.
       on_cpu: Whether trials run on the CPU.
     """
 
     accelerator: str | None
     name: str
-    gpus_per_node: int | None
+    gpus_per_node: int
     on_cpu: bool = False
 
 
@@ -154,15 +145,12 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.tune import evidence
 
     settings = _read_settings(args.settings)
-    if args.card:
-        device = _find_planned_device(args, settings)
-    else:
-        device = _find_local_device(args, settings)
+    device = _find_device(args, settings)
     resolved = preset_run.resolve_values(
         args.preset,
         accelerator=device.accelerator,
         settings=settings,
-        nodes=args.nodes or (None if args.card else 1),
+        nodes=1,
         gpus_per_node=device.gpus_per_node,
         environment=os.environ,
     )
@@ -182,11 +170,11 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     }
     known_trials = evidence.Evidence(files.evidence, subject)
     best = _search(args, trials, known_trials, names, base_run.batch.get("per_gpu"))
-    reason = _describe_measurement(args, device, base_run)
+    reason = _describe_measurement(device, base_run)
     title = _make_title(args, best, reason, mask)
     _write_preset(args, best, device, files, title, reason)
     written = f"written: {files.preset}; each trial: {files.evidence}"
-    text = "\n".join([title, *_format_gains(best, planned=bool(args.card)), written])
+    text = "\n".join([title, *_format_gains(best), written])
     return _make_result(best, files), text
 
 
@@ -207,11 +195,10 @@ def _choose_candidates(
     args: argparse.Namespace, base_run: Run, resolved: ResolvedPreset, *, on_cpu: bool
 ) -> list[str]:
     """Return the names of what to try: the batch, and switches that are not on already."""
-    planned = bool(args.card)
     if args.tried is None:
-        names = candidates.choose_default_candidates(base_run, planned=planned, on_cpu=on_cpu)
+        names = candidates.choose_default_candidates(base_run, on_cpu=on_cpu)
     else:
-        names = candidates.parse_candidates(args.tried, planned=planned)
+        names = candidates.parse_candidates(args.tried)
     return candidates.drop_active_candidates(names, resolved)
 
 
@@ -221,31 +208,16 @@ def _make_trials(
     device: _Device,
     base_run: Run,
     logs: Path,
-) -> PlannedTrials | Trials:
-    """Return what makes a trial of a choice.
+) -> Trials:
+    """Return what makes a trial of a choice."""
+    from rosetta.tune import trial
 
-    Raises:
-      UserError: The preset cannot be planned.
-    """
-    from rosetta.tune import planned_trial, trial
-
-    if args.card:
-        planned_trial.make_plan_arguments(base_run, args.card)  # refuses what cannot be planned
-        return planned_trial.PlannedTrials(
-            args.preset,
-            args.card.lower(),
-            settings,
-            nodes=args.nodes,
-            gpus=args.gpus,
-            seconds=args.seconds,
-            logs=logs,
-        )
     return trial.Trials(
         args.preset,
         device.accelerator,
         base_run.gpus_per_node,
         settings,
-        steps=args.steps or STEPS,
+        steps=args.steps,
         seconds=args.seconds,
         logs=logs,
     )
@@ -262,15 +234,14 @@ def _describe_conditions(
         "card": device.name,
         "devices": base_run.nodes * base_run.gpus_per_node,
         "nodes": base_run.nodes,
-        "steps": None if args.card else args.steps or STEPS,
-        "planned": bool(args.card),
+        "steps": args.steps,
         "versions": {package: version for package, version in versions.items() if version},
     }
 
 
 def _search(
     args: argparse.Namespace,
-    trials: PlannedTrials | Trials,
+    trials: Trials,
     known_trials: Evidence,
     names: Sequence[str],
     batch: object,
@@ -290,8 +261,7 @@ def _search(
     switches = [name for name in names if name != candidates.BATCH]
     return search.Search(
         _reuse_evidence(known_trials, trials, report),
-        # A plan gives the same result each time.
-        1 if args.card else args.repeats or REPEATS,
+        args.repeats,
         max_trials=args.trials,
         identify=lambda choice: _identify_choice(trials, choice),
         report=report,
@@ -302,10 +272,9 @@ def _search(
     )
 
 
-def _describe_measurement(args: argparse.Namespace, device: _Device, base_run: Run) -> str:
+def _describe_measurement(device: _Device, base_run: Run) -> str:
     """Return how the values of the new preset were found."""
-    action = "planned for" if args.card else "measured on"
-    return f"{action} {base_run.nodes * base_run.gpus_per_node} x {device.name}"
+    return f"measured on {base_run.nodes * base_run.gpus_per_node} x {device.name}"
 
 
 def _make_title(args: argparse.Namespace, best: SearchResult, reason: str, mask: Mask) -> str:
@@ -313,8 +282,6 @@ def _make_title(args: argparse.Namespace, best: SearchResult, reason: str, mask:
     title = f"{args.preset} {reason}"
     if args.settings:
         title += f" with {shlex.join(mask.mask_text(word) for word in args.settings)}"
-    if args.card:
-        return f"{title}, not measured"
     return f"{title}: {best.rate / best.before:.3f} times its rate"
 
 
@@ -338,74 +305,28 @@ def _write_preset(
         accelerator=device.accelerator,
         about=title,
         why=reason,
-        planned=bool(args.card),
     )
     run_folders.write_file(
         files.preset, preset_output.format_preset_file(document, files.evidence.name)
     )
 
 
-def _format_gains(best: SearchResult, *, planned: bool) -> list[str]:
+def _format_gains(best: SearchResult) -> list[str]:
     """Return a line for each change that the new preset makes."""
-    lines = []
-    for name, gain in best.kept:
-        # The gain of a larger batch in a plan is the batch itself.
-        is_planned_batch = planned and name.startswith("batch ")
-        lines.append(f"{name}: it fits" if is_planned_batch else f"{name}: {gain:+.1%}")
+    lines = [f"{name}: {gain:+.1%}" for name, gain in best.kept]
     return lines or ["no change gains more than the noise: the preset stays as it is"]
 
 
-def _find_planned_device(args: argparse.Namespace, settings: Mapping[str, str]) -> _Device:
-    """Return the GPUs that --card and --gpus name.
-
-    Raises:
-      UserError: An option or a setting does not go with --card, the GPU is not known, or this
-        environment cannot compile for it.
-    """
-    from rosetta.core import gpus
-    from rosetta.core.errors import CONFLICT, UserError
-    from rosetta.plan import t5x_step
-    from rosetta.presets import user_settings
-
-    base_flags = user_settings.BASE_FLAGS_VARIABLE
-    if settings.get(base_flags) or os.environ.get(base_flags):
-        raise UserError(
-            "a plan always starts from the XLA flags of the model's preset",
-            base_flags,
-            "unset it, and set single flags in XLA_FLAGS, or as words xla_NAME=VALUE",
-            kind=CONFLICT,
-        )
-    if args.steps or args.repeats:
-        raise UserError(
-            "a plan compiles one step, with the same result each time",
-            "--steps" if args.steps else "--repeats",
-            "leave the option out with --card",
-            kind=CONFLICT,
-        )
-    gpu = gpus.get_gpu(args.card, "--card")
-    t5x_step.require_compiler(gpu)
-    return _Device(gpu.short_name, gpu.name, args.gpus)
-
-
-def _find_local_device(args: argparse.Namespace, settings: Mapping[str, str]) -> _Device:
+def _find_device(args: argparse.Namespace, settings: Mapping[str, str]) -> _Device:
     """Return the GPUs of this machine, or the CPU if the user asks for it.
 
     Raises:
-      UserError: --nodes is given, or there is no GPU and nobody asked for the CPU.
+      UserError: There is no GPU, and nobody asked for the CPU.
     """
     from rosetta.core import gpu_query
-    from rosetta.core.errors import UNSUPPORTED, UserError
     from rosetta.launch import device_selection
     from rosetta.presets import resolution, user_settings
 
-    if args.nodes:
-        raise UserError(
-            "trials run on this machine only",
-            f"--nodes {args.nodes}",
-            "leave --nodes out, or plan with --card GPU",
-            kind=UNSUPPORTED,
-            value=args.nodes,
-        )
     environment = {**os.environ, **settings}
     detected_gpus = gpu_query.detect_gpus(environment)
     on_cpu = user_settings.is_cpu_requested(settings, os.environ)
@@ -479,7 +400,7 @@ def _reuse_evidence(
     return measure
 
 
-def _identify_choice(trials: PlannedTrials | Trials, choice: Choice) -> object:
+def _identify_choice(trials: Trials, choice: Choice) -> object:
     """Return what a choice changes in the run: equal for choices that make the same run.
 
     A choice that is not valid equals no other; its trial reports the error.

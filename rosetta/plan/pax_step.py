@@ -75,6 +75,15 @@ def prepare_pax_compilation(config: str, gpu_name: str, hyper: Mapping[str, obje
         ),
         gpu_name,
     )
+    require_pax()
+
+
+def require_pax() -> None:
+    """Check that this environment has Pax.
+
+    Raises:
+        UserError: It does not.
+    """
     if not all(importlib.util.find_spec(name) for name in ("paxml", "praxis")):
         raise UserError(
             "this environment has no Pax",

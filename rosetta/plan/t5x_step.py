@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # Autotuning would run kernels on the GPU, which this machine does not have.
 NO_AUTOTUNING_FLAG = "--xla_gpu_autotune_level=0"
+VOCABULARY_ROWS = 32128  # rows of the embedding of T5 1.1
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import UNKNOWN, UNSUPPORTED, UserError
+from rosetta.core.errors import UNKNOWN, UserError
 from rosetta.core.value_parsing import parse_list
 from rosetta.core.variables.setting_values import read_setting
 
@@ -20,7 +20,6 @@ COMBINE = "combine"  # sets the field `combine` of presets to "layers"
 # The candidates are tried in the order of ALL_CANDIDATES. The switch `pgle` is not one of them,
 # because it needs a profile, which takes longer than a trial.
 #
-# Switches whose gain shows only when the step runs: a plan, which compiles the step, cannot tell.
 GRAPH_SWITCHES = ("command-buffers", "no-command-buffers")
 RUNTIME_SWITCHES = (*GRAPH_SWITCHES, "user-buffers")
 # Switches for steps that have collectives in a loop.
@@ -35,20 +34,17 @@ ALL_CANDIDATES = (
 )
 
 
-def choose_default_candidates(run: Run, *, planned: bool, on_cpu: bool) -> list[str]:
+def choose_default_candidates(run: Run, *, on_cpu: bool) -> list[str]:
     """Return the candidates that can make a run faster, to try if the user names none.
 
     Args:
         run: The run to tune.
-        planned: Whether the trials are plans instead of runs on the GPU.
         on_cpu: Whether the run uses the CPU, for which only the batch is tried.
     """
     if on_cpu:
         return [BATCH]
     has_several_gpus = run.nodes * run.gpus_per_node > 1
-    names = [BATCH]
-    if not planned:
-        names += RUNTIME_SWITCHES if has_several_gpus else GRAPH_SWITCHES
+    names = [BATCH, *(RUNTIME_SWITCHES if has_several_gpus else GRAPH_SWITCHES)]
     if has_several_gpus:
         if _has_collective_loop(run):
             names += COLLECTIVE_LOOP_SWITCHES
@@ -58,15 +54,14 @@ def choose_default_candidates(run: Run, *, planned: bool, on_cpu: bool) -> list[
     return names
 
 
-def parse_candidates(text: str, *, planned: bool) -> list[str]:
+def parse_candidates(text: str) -> list[str]:
     """Return the candidates that --try names.
 
     Args:
         text: The value of --try: names, separated by commas.
-        planned: Whether the trials are plans instead of runs on the GPU.
 
     Raises:
-        UserError: A name is unknown, or a plan cannot tell what the switch gains.
+        UserError: A name is unknown.
     """
     names = parse_list("--try", text)
     for name in names:
@@ -76,14 +71,6 @@ def parse_candidates(text: str, *, planned: bool) -> list[str]:
                 "--try",
                 f"choose from: {', '.join(ALL_CANDIDATES)}",
                 kind=UNKNOWN,
-                value=name,
-            )
-        if planned and name in RUNTIME_SWITCHES:
-            raise UserError(
-                f"a plan cannot tell what {name} gains",
-                "--try",
-                f"leave {name} out, or run the trials on the GPU: leave --card out",
-                kind=UNSUPPORTED,
                 value=name,
             )
     return names
@@ -113,10 +100,10 @@ def _has_collective_loop(run: Run) -> bool:
     if run.framework == "t5x":
         return bool(read_setting(run.env, "SCAN_LAYERS"))
     from rosetta.pax.run import hyper_parameters
-    from rosetta.tune import planned_trial
+    from rosetta.plan import preset_arguments
 
     # The value of an experiment of the user is not known: such experiments mostly have the loop.
-    hyper = planned_trial.read_pax_settings(run).hyper
+    hyper = preset_arguments.read_pax_settings(run).hyper
     values = hyper_parameters.resolve_values(run.model, hyper)
     return values.get("USE_REPEATED_LAYER") is not False
 

@@ -10,8 +10,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.atomic_files import write_atomic
-from rosetta.core.errors import DIFFERS, INVALID, UserError
+from rosetta.core.evidence_file import EvidenceFile
 from rosetta.tune.search import OK, OUT_OF_MEMORY, Choice, Outcome
 
 if TYPE_CHECKING:
@@ -22,10 +21,7 @@ SCHEMA_VERSION = 1
 
 
 class Evidence:
-    """A file of trials, one JSON object in each line.
-
-    The constructor reads the trials of the file, and creates the file if it does not exist. It
-    removes an incomplete last line, which a killed search leaves behind.
+    """The trials of a tuning, see EvidenceFile.
 
     Args:
         path: The file.
@@ -36,36 +32,15 @@ class Evidence:
     """
 
     def __init__(self, path: Path, subject: Mapping[str, Any]) -> None:
-        self._path = path
         self._trials: dict[str, Outcome] = {}
-        # A round trip through JSON turns tuples into lists, as they are in the file.
-        header = json.loads(json.dumps({"schema": SCHEMA_VERSION, **subject}))
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        lines = [line for line in lines if line.endswith("\n")]
-        try:
-            entries = [json.loads(line) for line in lines]
-            if entries and not isinstance(entries[0], dict):
-                raise TypeError("the first line is not an object")
-            for entry in entries[1:]:
-                key = _make_key(entry["settings"], entry["repeat"])
-                self._trials[key] = Outcome(**entry["outcome"])
-        except (ValueError, KeyError, TypeError):
-            raise UserError(
-                "not a valid evidence file of rosetta tune",
-                str(path),
-                "name another file with --evidence, or remove this one",
-                kind=INVALID,
-            ) from None
-        if entries and entries[0] != header:
-            keys = _find_differing_keys(entries[0], header)
-            raise UserError(
-                f"the trials in this file were made with another {', '.join(keys)}",
-                str(path),
-                "name another file with --evidence, or remove this one",
-                kind=DIFFERS,
-            )
-        text = "".join(lines) if lines else json.dumps(header) + "\n"
-        write_atomic(path, text, mode=None)
+        self._file = EvidenceFile(
+            path, {"schema": SCHEMA_VERSION, **subject}, self._read_trial, "rosetta tune"
+        )
+
+    def _read_trial(self, entry: dict[str, Any]) -> None:
+        """Take a trial of the file."""
+        key = _make_key(entry["settings"], entry["repeat"])
+        self._trials[key] = Outcome(**entry["outcome"])
 
     def find_outcome(self, choice: Choice, repeat: int) -> Outcome | None:
         """Return the outcome of a trial, or None if the trial has to be run.
@@ -78,25 +53,10 @@ class Evidence:
 
     def add_outcome(self, choice: Choice, repeat: int, outcome: Outcome) -> None:
         """Append the outcome of a trial to the file."""
-        line = json.dumps(
+        self._file.append(
             {"settings": choice.settings(), "repeat": repeat, "outcome": asdict(outcome)}
         )
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
         self._trials[_make_key(choice.settings(), repeat)] = outcome
-
-
-def _find_differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Return the keys whose values differ, sorted. For mappings, return the keys inside them."""
-    differing_keys: list[str] = []
-    for key in sorted({*first, *second}):
-        if first.get(key) == second.get(key):
-            continue
-        if isinstance(first.get(key), dict) and isinstance(second.get(key), dict):
-            differing_keys += _find_differing_keys(first[key], second[key])
-        else:
-            differing_keys.append(key)
-    return differing_keys
 
 
 def _make_key(settings: Mapping[str, str], repeat: int) -> str:

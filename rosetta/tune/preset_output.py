@@ -20,7 +20,6 @@ def make_preset(
     accelerator: str | None,
     about: str,
     why: str,
-    planned: bool = False,
 ) -> dict[str, Any]:
     """Return the document of the preset.
 
@@ -30,12 +29,11 @@ def make_preset(
         accelerator: The short name of the GPUs for which the values hold; None for all.
         about: One line about what was tuned on which GPU.
         why: The reason that each value gets.
-        planned: Whether the rates are those of plans, which grow with every batch that fits.
     """
     values: dict[str, Any] = {}
     gains = dict(result.kept)
     if result.choice.batch is not None:
-        reason = _explain_batch(result, planned=planned)
+        reason = _explain_batch(result)
         values["batch"] = {"per_gpu": {"value": result.choice.batch, "why": f"{reason}, {why}"}}
     if result.choice.switches:
         reasons = [f"{name} {gains[name]:+.1%}" for name in result.choice.switches if name in gains]
@@ -52,13 +50,11 @@ def make_preset(
     return document | values
 
 
-def _explain_batch(result: SearchResult, *, planned: bool) -> str:
+def _explain_batch(result: SearchResult) -> str:
     """Return why the batch is the best one."""
     gains = [1 + gain for name, gain in result.kept if name.startswith("batch ")]
     if not gains:
         return "the preset's batch, halved until it fits"
-    if planned:
-        return "the preset's batch, doubled as long as it fits"
     return f"{math.prod(gains) - 1:+.1%}"
 
 

@@ -15,13 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import run_description
+from rosetta.core import limited_programs, run_description
 from rosetta.core.secrets import Mask
 from rosetta.launch import node_processes, rendering
 from rosetta.pax.run.parameter_count import NO_CHECKPOINTS
 from rosetta.presets import preset_files, preset_run
 from rosetta.t5x.run import settings as t5x_settings
-from rosetta.tune import trial_process
 from rosetta.tune.search import OK, OUT_OF_MEMORY, Choice, Outcome
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class Trials:
             settings,
         )
         self.steps = steps
-        self._processes = trial_process.TrialProcesses(logs, seconds)
+        self._programs = limited_programs.LimitedPrograms(logs, seconds)
 
     def describe(self, choice: Choice, folder: str = "") -> Run:
         """Return the run of a choice.
@@ -116,16 +115,15 @@ class Trials:
             } | variables
             if run_description.runs_on_cpu(run):
                 env["JAX_PLATFORMS"] = "cpu"
-            status, log = self._processes.run(argv, env)
+            end = self._programs.run(argv, env)
             mask = Mask(variables)
             more: dict[str, Any] = {
                 "command": [mask.mask_text(word) for word in argv],
                 "env": mask.mask_variables(variables),
-                "log": str(log),
+                "log": str(end.log),
             }
-            return _read_outcome(
-                status, log.read_text(encoding="utf-8", errors="replace"), Path(folder), more
-            )
+            log = end.log.read_text(encoding="utf-8", errors="replace")
+            return _read_outcome(end.status, log, Path(folder), more)
 
 
 def _list_t5x_settings(steps: int, folder: str) -> dict[str, str]:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rosetta import cli
-from rosetta.commands import plan
 from rosetta.core.errors import UserError
-from rosetta.core.run_description import Run
 from rosetta.presets import preset_files, preset_run
-from rosetta.tune import planned_trial, trial, trial_identity
+from rosetta.tune import trial, trial_identity
 from rosetta.tune.search import OK, Choice, Outcome
 from tests.support import errors
 
@@ -166,25 +163,12 @@ def test_no_secret_is_written_or_printed(
         (["t5x-tiny", "word"], errors.INVALID, {"where": "rosetta tune", "value": "word"}),
         (["t5x-tiny", "NOSUCH=1"], errors.UNKNOWN, {"where": "command line", "value": "NOSUCH"}),
         (["t5x-tiny", "ROSETTA_WITH=pgle"], errors.CONFLICT, {"where": "ROSETTA_WITH"}),
-        (["t5x-tiny", "--nodes", "2"], errors.UNSUPPORTED, {"where": "--nodes 2", "value": 2}),
-        (["t5x-tiny", "--card", "h1000"], errors.UNKNOWN, {"where": "--card", "value": "h1000"}),
         (
             ["t5x-tiny", "--output", "/proc/x.yaml"],
             errors.DENIED,
             {"where": "/proc", "value": "/proc"},
         ),
         (["t5x-tiny", "--steps", "0"], errors.INVALID, {"where": "rosetta tune"}),
-        (
-            ["t5x-tiny", "--card", "h100", "BASE_XLA_FLAGS=--xla_a=1"],
-            errors.CONFLICT,
-            {"where": "BASE_XLA_FLAGS"},
-        ),
-        (["t5x-tiny", "--card", "h100", "--steps", "9"], errors.CONFLICT, {"where": "--steps"}),
-        (
-            ["t5x-tiny", "--card", "h100"],
-            errors.UNSUPPORTED,
-            {"where": "jax-cuda13-plugin", "names": "GPUs"},
-        ),
     ],
 )
 def test_an_error_is_one_line_and_makes_no_trial(
@@ -199,137 +183,3 @@ def test_an_error_is_one_line_and_makes_no_trial(
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert trials == []
     assert list(Path().iterdir()) == []
-
-
-class TestPlanned:
-    @pytest.mark.parametrize(
-        ("peak", "behind", "kind", "rate"),
-        [
-            (50e9, 10.0, "ok", 32.0),
-            (50e9, 5.0, "ok", 24.0),
-            (50e9, 0.0, "ok", 16.0),
-            (80e9, 10.0, "out-of-memory", 0.0),
-        ],
-    )
-    def test_a_plan_is_judged_by_memory_and_by_what_is_waited_for(
-        self, peak: float, behind: float, kind: str, rate: float
-    ) -> None:
-        run = described("t5x-large")
-        result: dict[str, Any] = {
-            "memory": {"peak": peak},
-            "collectives": [{"bytes": 10.0, "bytes_behind": behind}],
-        }
-        found = planned_trial.judge_plan(result, run, "h100", {})
-        assert (found.kind, found.rate) == (kind, rate)
-
-    @pytest.mark.parametrize(
-        "name", [name for name in preset_files.load_presets() if name not in ("t5x", "pax")]
-    )
-    def test_rosetta_plan_accepts_the_arguments_of_every_preset(self, name: str) -> None:
-        run = described(name)
-        args = cli.build_parser().parse_args(
-            ["plan", *planned_trial.make_plan_arguments(run, "h100"), "--json"]
-        )
-        assert args.gpus == run.nodes * run.gpus_per_node
-        assert (
-            plan.parse_hyper_parameters(args.hyper)
-            if run.framework == "pax"
-            else plan.parse_switches(args.switches)
-        ).keys() >= {"FPROP_DTYPE" if run.framework == "pax" else "dtype"}
-
-    def test_the_planned_step_has_the_settings_of_the_run(self) -> None:
-        words = planned_trial.make_plan_arguments(
-            described(
-                "t5x-large",
-                ENC_SL="256",
-                TRANSPOSE_BS="0",
-                SCAN_LAYERS="1",
-                FSDP="1",
-                REMAT="full",
-                precision="fp32",
-            ),
-            "h100",
-        )
-        assert {
-            "--fsdp",
-            "--inputs",
-            "dtype=float32",
-            "fp8=off",
-            "transpose_batch_sequence=false",
-            "attention=xla",
-            "scan_layers=true",
-            "remat=full",
-            "fuse_qkv=true",
-        } <= {*words}
-        assert {"USE_REPEATED_LAYER=False", "MAX_SEQ_LEN=4096", 'ATTENTION="cudnn"'} <= {
-            *planned_trial.make_plan_arguments(described("llama-7b"), "h100")
-        }
-        assert 'ATTENTION="xla"' in planned_trial.make_plan_arguments(described("gpt-126m"), "h100")
-        assert {"USE_FP8=True", "NUM_LAYERS=2"} <= {
-            *planned_trial.make_plan_arguments(
-                described("gpt-5b", precision="fp8-xla", **{"fdl.NUM_LAYERS": "2"}), "h100"
-            )
-        }
-
-    @pytest.mark.parametrize(
-        ("name", "settings", "what"),
-        [
-            ("t5x-large", {"PACK": "1"}, "PACK=1"),
-            ("t5x-large", {"GRADIENT_DTYPE": "bfloat16"}, "GRADIENT_DTYPE=bfloat16"),
-            ("t5x-large", {"FT_TASK": "mnli2"}, "FT_TASK=mnli2"),
-            ("gpt-5b", {"precision": "fp8-te"}, "ENABLE_TE=1"),
-        ],
-    )
-    def test_what_is_not_planned_is_refused(
-        self, name: str, settings: dict[str, str], what: str
-    ) -> None:
-        with errors.expect_user_error(errors.UNSUPPORTED, where=what):
-            planned_trial.make_plan_arguments(described(name, **settings), "h100")
-        assert planned_trial.make_plan_arguments(described("t5x-large", PACK="0"), "h100")
-
-    @pytest.mark.parametrize(
-        ("program", "kind", "reason"),
-        [
-            (
-                """test "$DATA" = text:x && test -n "$XLA_FLAGS" && echo '{"ok": true, "result": {"memory": {"peak": 9}, "collectives": []}}'""",
-                "ok",
-                "",
-            ),
-            (
-                """echo '{"ok": false, "error": {"what": "it does not divide", "where": "--tp 3", "do": "give 4"}}'; exit 2""",
-                "refused",
-                "--tp 3: it does not divide; give 4",
-            ),
-            ("echo gone >&2; kill -KILL $$", "failed", "rosetta plan ended with status -9"),
-            ("exec sleep 600", "too long", "the plan was ended"),
-        ],
-    )
-    def test_the_end_of_a_plan_decides_the_outcome(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, kind: str, reason: str
-    ) -> None:
-        (tmp_path / "python").write_text(f"#!/bin/sh\n{program}\n")
-        (tmp_path / "python").chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-        monkeypatch.setenv("ROSETTA_SITE", "")
-        found = planned_trial.PlannedTrials(
-            "t5x-tiny",
-            "h100",
-            {"DATA": "text:x"},
-            nodes=None,
-            gpus=None,
-            seconds=1,
-            logs=tmp_path / "logs",
-        )(Choice(), 0)
-        assert (found.kind, found.rate) == (kind, 8.0 if kind == OK else 0.0)
-        assert found.reason.startswith(reason)
-        assert Path(found.more["log"]).is_file()
-
-
-def described(name: str, **settings: str) -> Run:
-    return preset_run.describe_run(
-        name,
-        accelerator="h100",
-        settings=settings,
-        environment={},
-        site=preset_files.Layer("site", {}),
-    )

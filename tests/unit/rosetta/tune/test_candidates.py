@@ -98,13 +98,9 @@ def run(preset: str, gpus: int = 8, **settings: str) -> Run:
     ],
 )
 def test_default_candidates(described: Run, names: list[str]) -> None:
-    assert candidates.choose_default_candidates(described, planned=False, on_cpu=False) == names
-    assert candidates.choose_default_candidates(described, planned=True, on_cpu=False) == [
-        name for name in names if name not in candidates.RUNTIME_SWITCHES
-    ]
-    assert candidates.choose_default_candidates(described, planned=False, on_cpu=True) == [
-        "batch"
-    ], "the switches are of cards"
+    assert candidates.choose_default_candidates(described, on_cpu=False) == names
+    on_cpu = candidates.choose_default_candidates(described, on_cpu=True)
+    assert on_cpu == ["batch"], "the switches are of cards"
 
 
 def test_active_switches_are_not_tried() -> None:
@@ -114,10 +110,7 @@ def test_active_switches_are_not_tried() -> None:
     ) == ["batch", "command-buffers"]
 
 
-def test_a_plan_refuses_launch_switches() -> None:
-    assert candidates.parse_candidates("batch, combine", planned=True) == ["batch", "combine"]
-    assert candidates.parse_candidates("command-buffers", planned=False) == ["command-buffers"]
-    with errors.expect_user_error(errors.UNSUPPORTED, where="--try", value="command-buffers"):
-        candidates.parse_candidates("command-buffers", planned=True)
+def test_unknown_candidates_are_refused() -> None:
+    assert candidates.parse_candidates("batch, combine") == ["batch", "combine"]
     with errors.expect_user_error(errors.UNKNOWN, where="--try", value="fast"):
-        candidates.parse_candidates("fast", planned=False)
+        candidates.parse_candidates("fast")
