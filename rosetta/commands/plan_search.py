@@ -274,8 +274,9 @@ def _choose_files(args: argparse.Namespace, searched: SearchedRun) -> _Files:
 
     name = f"{searched.preset}-{searched.gpus}x{searched.card}.yaml"
     preset = args.output or Path(name)
-    evidence = args.evidence or preset.with_suffix(".jsonl")
-    chart = args.chart or preset.with_suffix(".png")
+    base = preset if preset.name else Path(name)
+    evidence = args.evidence or base.with_suffix(".jsonl")
+    chart = args.chart or base.with_suffix(".png")
     files = {"--output": preset, "--evidence": evidence, "--chart": chart}
     for option, path in files.items():
         if not path.name or (path.exists() and not path.is_file()):

@@ -99,9 +99,14 @@ PROGRAM = Program(
             LOOK,
             "compile a training step for a GPU you do not have",
             "rosetta.commands.plan",
-            ("t5x --size large --gpus 16 --card h100", "pax Synthetic126M --card h100"),
+            (
+                "t5x --size large --gpus 16 --card h100",
+                "pax Synthetic126M --card h100",
+                "t5x --size xxl --gpus 16 --card h100 --search",
+            ),
             "The command shows the memory, the predicted time, the communication and the kernels "
-            "of the step.",
+            "of the step. With `--search`, it finds the fastest predicted settings that fit, and "
+            "writes them as a preset.",
         ),
         Command(
             "new",

@@ -3,7 +3,8 @@
 1. Candidates whose state alone does not fit are left out.
 2. A rough estimate orders the others. The best one is compiled with few layers and extrapolated.
    What was compiled corrects the estimates of the others, and the next best one follows.
-3. The best candidates are compiled as a whole, three at most.
+3. The best candidate is compiled as a whole. If it disappoints, the search goes on. At most three
+   candidates are compiled as a whole, not counting those whose layers are scanned over.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ OPTIMISM = 1.10
 WORTHWHILE = 1.01
 # The share of the memory that an estimate may fill.
 CAUTION = 0.97
+# How much more than the memory an estimate may need to be compiled if nothing else fits.
+NEARLY = 1.25
 
 
 @dataclass(frozen=True)
@@ -128,12 +131,7 @@ class LayoutSearch:
         for candidate in self._known:
             if candidate in open_candidates:
                 self._try(candidate)
-        while len(self._trials) < self._most_trials:
-            following = self._choose_next(open_candidates)
-            if following is None:
-                break
-            self._try(following)
-        best = self._confirm_best()
+        best = self._find_best(open_candidates)
         return SearchResult(
             best,
             tuple(self._order_trials()),
@@ -192,7 +190,10 @@ class LayoutSearch:
         if not promising:
             if best_rate or not untried:
                 return None
-            return min(untried, key=self._estimate_memory)
+            smallest = min(untried, key=self._estimate_memory)
+            # Nothing fits so far. What promises to be far too big need not be compiled, but one.
+            is_near = self._estimate_memory(smallest) <= NEARLY * self._usable
+            return smallest if is_near or not self._trials else None
         layouts = {candidate.layout for candidate in self._trials}
         worthwhile = [
             candidate
@@ -222,13 +223,18 @@ class LayoutSearch:
         ]
         return sorted(fitting, key=lambda trial: -trial.rate)
 
-    def _confirm_best(self) -> Trial | None:
-        """Compile the best trials as a whole until the best one is; return it.
+    def _find_best(self, candidates: Sequence[Candidate]) -> Trial | None:
+        """Compile candidates until the best one is compiled as a whole; return it.
 
-        If no more steps may be compiled, the best one that was compiled as a whole is returned, or
-        else the best one.
+        A finalist that disappoints corrects the estimates, and the search goes on. If no more steps
+        may be compiled as a whole, the best one that was is returned, or else the best one.
         """
         while True:
+            while len(self._trials) < self._most_trials:
+                following = self._choose_next(candidates)
+                if following is None:
+                    break
+                self._try(following)
             fitting = self._list_fitting_trials()
             open_trials = [trial for trial in fitting if not trial.unconfirmed]
             if open_trials and open_trials[0].whole:

@@ -53,8 +53,8 @@ def make_preset(searched: SearchedRun, best: Trial, reason: str, about: str) -> 
 
 
 def _parse_setting(group: str, text: str) -> object:
-    """Return the value of a setting as the file has it: only numbers below 1 stay texts."""
-    if not group or text.startswith("0."):
+    """Return the value of a setting as the file has it: variables and batches below 1 are texts."""
+    if not group or (group == "batch" and text.startswith("0.")):
         return text
     return fiddle_arguments.parse_literal(text)
 
@@ -90,10 +90,9 @@ def write_preset(
         str(path), accelerator=searched.card, settings=model, environment={}
     )
     compiled = searched.describe_run(best.candidate)
-    arguments = [
-        preset_arguments.make_plan_arguments(each, searched.card) for each in (run, compiled)
-    ]
-    if arguments[0] != arguments[1] or run.xla_flags != compiled.xla_flags:
+    arguments = preset_arguments.make_plan_arguments(run, searched.card)
+    compiled_arguments = preset_arguments.make_plan_arguments(compiled, searched.card)
+    if arguments != compiled_arguments or run.xla_flags != compiled.xla_flags:
         path.unlink()
         raise UserError(
             "the run of the new preset would not be the one that was compiled",

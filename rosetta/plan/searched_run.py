@@ -39,6 +39,7 @@ T5X_SETTINGS = {
     "transpose_batch_sequence": "TRANSPOSE_BS",
 }
 T5X_LAYER_FIELDS = ("remat", "scan_layers")
+_GATED, _GROUPED_HEADS, _KV_HEADS = "USE_GATED_ACTIVATION", "USE_MQA", "NUM_KV_HEADS"
 # The hyper-parameters that a search chooses.
 _PAX_SEARCHED = (
     "PERCORE_BATCH_SIZE",
@@ -336,8 +337,8 @@ def read_pax_model(config: str, hyper: Mapping[str, object]) -> Model:
         for name in ("NUM_LAYERS", "MODEL_DIMS", "HIDDEN_DIMS", "VOCAB_SIZE", "NUM_HEADS")
     }
     divided = {"heads": counts["NUM_HEADS"], "MLP features": counts["HIDDEN_DIMS"]}
-    if values.get("USE_MQA") and isinstance(values.get("NUM_KV_HEADS"), int):
-        divided["heads of keys and values"] = int(str(values["NUM_KV_HEADS"]))
+    if values.get(_GROUPED_HEADS) and isinstance(values.get(_KV_HEADS), int):
+        divided["heads of keys and values"] = int(str(values[_KV_HEADS]))
     tokens = int(str(values.get("MAX_SEQ_LEN") or 2048))
     return Model(
         PAX,
@@ -346,7 +347,7 @@ def read_pax_model(config: str, hyper: Mapping[str, object]) -> Model:
         not experiment_checks.read_switch("USE_LORA", values.get("USE_LORA", False)),
         counts["NUM_LAYERS"],
         counts["MODEL_DIMS"],
-        counts["HIDDEN_DIMS"] * (2 if values.get("USE_GATED_ACTIVATION") else 1),
+        counts["HIDDEN_DIMS"] * (2 if values.get(_GATED) else 1),
         counts["VOCAB_SIZE"],
         tokens,
         tokens,
@@ -398,6 +399,9 @@ def make_pax_settings(
     Args:
         config: The experiment.
         hyper: The hyper-parameters that --with sets.
+
+    Raises:
+        UserError: A preset cannot have a value, or a value is not valid.
     """
     # Without Transformer Engine, because a plan cannot compile it.
     settings = {"CONFIG": config, "ENABLE_TE": "0"}
@@ -405,6 +409,14 @@ def make_pax_settings(
     for name, value in hyper.items():
         if name == "USE_FP8":
             settings["ENABLE_FP8"] = str(int(experiment_checks.read_switch(name, value)))
+        elif isinstance(value, float) and name not in _PAX_SEARCHED:
+            raise UserError(
+                "the answer of a search is a preset, and a preset cannot have this fraction",
+                f"--with {name}={value}",
+                "leave it out; give it to the run as fdl.NAME=VALUE",
+                kind=UNSUPPORTED,
+                value=name,
+            )
         elif name not in _PAX_SEARCHED:
             settings[f"fdl.{name}"] = repr(value)
     if "PERCORE_BATCH_SIZE" in hyper:
