@@ -16,8 +16,9 @@ _HEAD = """# GPUs
 *Reference. Generated from rosetta/core/gpus.py by `python build.py docs`: edit there.*
 
 These options take the short names of this page: `rosetta explain --accelerator`, `rosetta run
---accelerator`, `rosetta submit --accelerator` and `rosetta plan --card`. So does the key `accelerators` of a preset. `rosetta bench` and the progress lines of a run find
-the GPU by the name that nvidia-smi prints. They compute MFU with its peak.
+--accelerator`, `rosetta submit --accelerator` and `rosetta plan --card`. So does the key
+`accelerators` of a preset. `rosetta bench` and the progress lines of a run find the GPU by the name
+that nvidia-smi prints. They compute MFU with its peak.
 
 A GPU is found by the words of its name, whatever the case. All words of the table must be in the
 name; the GPU with the most words wins. A share of a GPU (MIG, vGPU) is not found, because it does
