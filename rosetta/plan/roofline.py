@@ -141,7 +141,7 @@ def estimate_kernel(module: HloModule, kernel: Kernel, gpu: Gpu, shares: Shares)
         shares: The shares of the GPU's figures that kernels reach.
     """
     moving = kernel.bytes / (gpu.bandwidth * shares.bandwidth)
-    if "fmha" in kernel.instruction.target:
+    if step_kernels.is_attention(kernel.instruction):
         computing = _estimate_attention_seconds(kernel, gpu, shares)
         return KernelTime(max(computing, moving, SHORTEST_KERNEL_SECONDS), "attention")
     gemms = step_kernels.list_kernel_gemms(module, kernel)

@@ -41,6 +41,11 @@ FREE_OPCODES = {
     "add-dependency",
     "iota",
 }
+# Transformer Engine's custom calls, as transformer_engine/jax/csrc/extensions/pybind.cpp of version
+# 2.20.2 registers them: matrix products, and attention.
+_TE_PREFIX = "te_"
+_TE_PRODUCTS = ("te_gemm_ffi", "te_gemm_v2_ffi")
+_TE_ATTENTION = ("te_fused_attn_forward_ffi", "te_fused_attn_backward_ffi")
 COLLECTIVE_OPCODES = (
     "all-reduce",
     "all-gather",
@@ -214,20 +219,22 @@ def list_kernel_gemms(module: HloModule, kernel: Kernel) -> list[Gemm]:
 
 
 def _is_product(instruction: Instruction) -> bool:
-    """Return whether an instruction is a matrix product, by itself or as a call of a library."""
+    """Return whether an instruction is a matrix product, by itself or as a call of a library.
+
+    Grouped products of Transformer Engine do not count: their sizes are not in the text.
+    """
     target = instruction.target
+    if target.startswith(_TE_PREFIX):
+        return target in _TE_PRODUCTS
     return instruction.opcode == "dot" or "matmul" in target or "gemm" in target.lower()
 
 
 def _make_gemm(computation: dict[str, Instruction], instruction: Instruction, times: int) -> Gemm:
     """Return the matrix product that an instruction computes."""
-    left, right = (computation[name].shape for name in instruction.operands[:2])
-    dimensions = parse_dimensions(left)
-    depth = math.prod(dimensions[axis] for axis in _parse_axes(instruction, "contracting"))
-    count = math.prod(dimensions[axis] for axis in _parse_axes(instruction, "batch"))
-    rows = math.prod(dimensions) // (depth * count)
+    left, right = _find_factors(computation, instruction)
     elements = math.prod(parse_dimensions(instruction.shape))
-    sizes = (count, rows, elements // (rows * count), depth)
+    sizes = _compute_sizes(instruction, left, right)
+    depth = sizes[-1]
     op_name = instruction.op_name
     scopes = [scope for scope in ("fprop", "dgrad", "wgrad") if f"/{scope}/" in op_name]
     direction = "backward" if "transpose(jvp" in op_name else "forward"
@@ -240,6 +247,36 @@ def _make_gemm(computation: dict[str, Instruction], instruction: Instruction, ti
         scopes[0] if scopes else direction,
         "rematted_computation" in op_name,
     )
+
+
+def _find_factors(computation: dict[str, Instruction], instruction: Instruction) -> tuple[str, str]:
+    """Return the shapes of the factors of a product."""
+    # Transformer Engine's calls have the scale of each factor after the factor.
+    step = 2 if instruction.target in _TE_PRODUCTS else 1
+    left, right = instruction.operands[: step + 1 : step]
+    return computation[left].shape, computation[right].shape
+
+
+def _compute_sizes(instruction: Instruction, left: str, right: str) -> tuple[int, int, int, int]:
+    """Return the number of products of an instruction, and their rows, columns and depth.
+
+    Args:
+        instruction: The product.
+        left: The shape of the left factor.
+        right: The shape of the right factor.
+    """
+    dimensions = parse_dimensions(left)
+    elements = math.prod(parse_dimensions(instruction.shape))
+    if instruction.target in _TE_PRODUCTS:
+        # The call names no axes, and each factor may be transposed. Of one product with R rows, C
+        # columns and depth D, the factors have R*D and D*C elements, and the output has R*C.
+        left_size, right_size = math.prod(dimensions), math.prod(parse_dimensions(right))
+        depth = math.isqrt(left_size * right_size // elements)
+        return 1, left_size // depth, right_size // depth, depth
+    depth = math.prod(dimensions[axis] for axis in _parse_axes(instruction, "contracting"))
+    count = math.prod(dimensions[axis] for axis in _parse_axes(instruction, "batch"))
+    rows = math.prod(dimensions) // (depth * count)
+    return count, rows, elements // (rows * count), depth
 
 
 def _parse_axes(instruction: Instruction, kind: str) -> list[int]:
@@ -256,7 +293,7 @@ def _parse_axes(instruction: Instruction, kind: str) -> list[int]:
 
 
 def count_attention_kernels(module: HloModule) -> dict[str, int]:
-    """Return function of cuDNN's fused attention -> how often it runs in a step."""
+    """Return function of a fused attention -> how often it runs in a step."""
     counts: dict[str, int] = {}
     for kernel in _list_attention_kernels(module):
         target = kernel.instruction.target
@@ -265,7 +302,7 @@ def count_attention_kernels(module: HloModule) -> dict[str, int]:
 
 
 def count_attention_flops(module: HloModule) -> float | None:
-    """Return the FLOPs of cuDNN's fused attention, without regard to masks.
+    """Return the FLOPs of fused attention, without regard to masks.
 
     The forward pass has two products of queries, keys and depth, the backward pass five.
 
@@ -283,18 +320,26 @@ def count_attention_flops(module: HloModule) -> float | None:
 
 
 def count_kernel_attention_flops(kernel: Kernel) -> float | None:
-    """Return the FLOPs of one run of cuDNN's fused attention, see `count_attention_flops`."""
+    """Return the FLOPs of one run of fused attention, see `count_attention_flops`."""
     operands = kernel.instruction.operands
     query, key = (parse_dimensions(kernel.computation[name].shape) for name in operands[:2])
     if len(query) != 4 or len(key) != 4:
         return None
-    products = 5 if "Backward" in kernel.instruction.target else 2
+    products = 5 if "backward" in kernel.instruction.target.lower() else 2
     return products * 2.0 * math.prod(query) * key[1]
 
 
 def _list_attention_kernels(module: HloModule) -> list[Kernel]:
-    """Return the kernels of cuDNN's fused attention."""
-    return [kernel for kernel in list_kernels(module) if "fmha" in kernel.instruction.target]
+    """Return the kernels of fused attention."""
+    return [kernel for kernel in list_kernels(module) if is_attention(kernel.instruction)]
+
+
+def is_attention(instruction: Instruction) -> bool:
+    """Return whether an instruction is a call of fused attention: cuDNN's or Transformer Engine's.
+
+    Transformer Engine's calls also begin with queries and keys.
+    """
+    return "fmha" in instruction.target or instruction.target in _TE_ATTENTION
 
 
 def list_collectives(module: HloModule) -> list[Collective]:
@@ -369,7 +414,7 @@ def _computes(module: HloModule, instruction: Instruction) -> bool:
 
     That is a product, attention or a loop, or a fusion or call that contains one of them.
     """
-    if instruction.opcode == "while" or "fmha" in instruction.target or _is_product(instruction):
+    if instruction.opcode == "while" or is_attention(instruction) or _is_product(instruction):
         return True
     if instruction.opcode not in ("fusion", "call", "async-start", "conditional"):
         return False
