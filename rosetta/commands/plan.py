@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.commands import plan_search
 from rosetta.core import log, option_types
-from rosetta.core.errors import INVALID, MISSING, UserError
+from rosetta.core.errors import CONFLICT, INVALID, MISSING, UserError
 from rosetta.core.value_parsing import (
     parse_list,
     parse_number,
@@ -102,6 +103,12 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
         )
         framework.add_argument(
             "--hlo", type=Path, metavar="FILE", help="also write the optimised HLO to this file"
+        )
+        framework.add_argument(
+            "--autotune-results",
+            type=Path,
+            metavar="FILE",
+            help="what XLA's autotuning chose in a run of this step on this GPU",
         )
         framework.add_argument(
             "--chart",
@@ -210,9 +217,34 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     files = _OutputFiles(_check_file(args.hlo, "--hlo"), _check_file(args.chart, "--chart"))
     if files.chart:
         _check_drawing()
+    if args.autotune_results:
+        _load_autotune_results(args)
     if args.search:
         return _search(args)
     return plan_step(args, files)
+
+
+def _load_autotune_results(args: argparse.Namespace) -> None:
+    """Set XLA_FLAGS so that the compilation loads a file, after checking the file.
+
+    Raises:
+      UserError: The file does not exist, or has no results for this GPU; or steps are searched,
+        which are not those of the file.
+    """
+    from rosetta.core import gpus
+    from rosetta.plan import autotune_results
+
+    if args.search:
+        raise UserError(
+            "the results are those of one step, and a search compiles several",
+            autotune_results.OPTION,
+            "leave it out, or --search",
+            kind=CONFLICT,
+        )
+    file = str(args.autotune_results.resolve())
+    autotune_results.read_dnn_version(file, gpus.get_gpu(args.card, "--card"))
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} --{autotune_results.FLAG}={file}".strip()
 
 
 def _search(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -311,7 +343,9 @@ def _plan_pax(args: argparse.Namespace, files: _OutputFiles) -> tuple[dict[str, 
     with progress.show_phase("reading the compiled step"):
         result = step.report()
         workload = step_time.Workload(rows, experiment.MAX_SEQ_LEN, gpu_count, per_node)
-        result["time"] = step_time.report_time(step.compiled.text, gpu, workload)
+        result["time"] = step_time.report_time(
+            step.compiled.text, gpu, workload, tuned=step.compiled.tuned
+        )
     result["run"] = step_report.describe_fit(result["memory"]["peak"], gpu, description, gpu_count)
     files.write(step.compiled.text, result)
     return result, pax_step.format_pax_report(result)
@@ -358,7 +392,7 @@ def _plan_t5x(args: argparse.Namespace, files: _OutputFiles) -> tuple[dict[str, 
     with progress.show_phase("reading the compiled step"):
         result = step_report.summarize_step(compiled)
         workload = step_time.Workload(batch, args.inputs + args.targets, args.gpus, per_node)
-        result["time"] = step_time.report_time(compiled.text, gpu, workload)
+        result["time"] = step_time.report_time(compiled.text, gpu, workload, tuned=compiled.tuned)
     result["run"] = step_report.describe_fit(result["memory"]["peak"], gpu, description, args.gpus)
     files.write(compiled.text, result)
     return result, step_report.format_step_report(result)

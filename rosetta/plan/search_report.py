@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rosetta.plan import search_space
-from rosetta.plan.step_time import MILLISECONDS, UNTUNED
+from rosetta.plan.autotune_results import UNTUNED
+from rosetta.plan.step_time import MILLISECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

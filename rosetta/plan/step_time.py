@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rosetta.plan import hlo_text, roofline, schedule, step_kernels
+from rosetta.plan import autotune_results, hlo_text, roofline, schedule, step_kernels
 
 if TYPE_CHECKING:
     from rosetta.core.gpus import Gpu
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from rosetta.plan.roofline import Shares
 
 MILLISECONDS = 1e3
-# Autotuning needs the GPU. XLA chooses the tiles of a product without it, but the prediction
-# assumes tiles that are as good as those of cuBLAS.
-UNTUNED = "untuned"
 
 
 @dataclass(frozen=True)
@@ -67,13 +64,14 @@ def _play_range(
     return timelines
 
 
-def report_time(text: str, gpu: Gpu, workload: Workload) -> dict[str, Any]:
+def report_time(text: str, gpu: Gpu, workload: Workload, *, tuned: bool = False) -> dict[str, Any]:
     """Return the predicted time of a step. It is `time` in the JSON of `rosetta plan`.
 
     The keys are:
 
     - `prediction`: true, because nothing is measured;
-    - `autotuning`: UNTUNED;
+    - `autotuning`: TUNED, or UNTUNED: XLA then chose the tiles of products without the GPU, and the
+      prediction assumes tiles that are as good as those of cuBLAS;
     - `seconds`: the likely time of a step, and both ends of the range;
     - `sequences_per_second_per_gpu` and `tokens_per_second_per_gpu`: the likely rates;
     - `mfu`: FLOPs that the model asks for, without those that are rematerialised, as a share of
@@ -85,6 +83,7 @@ def report_time(text: str, gpu: Gpu, workload: Workload) -> dict[str, Any]:
         text: The optimised HLO module.
         gpu: The GPU.
         workload: What a step works on.
+        tuned: Whether XLA had the results of autotuning.
     """
     module = hlo_text.parse_module(text)
     timelines = _play_range(module, gpu, workload.per_node, roofline.find_shares(gpu))
@@ -92,7 +91,7 @@ def report_time(text: str, gpu: Gpu, workload: Workload) -> dict[str, Any]:
     sequences = workload.sequences / likely.compute / workload.gpus
     return {
         "prediction": True,
-        "autotuning": UNTUNED,
+        "autotuning": autotune_results.TUNED if tuned else autotune_results.UNTUNED,
         "seconds": {name: timeline.compute for name, timeline in timelines.items()},
         "sequences_per_second_per_gpu": sequences,
         "tokens_per_second_per_gpu": sequences * workload.tokens,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import gpus, xla_flags
 from rosetta.core.errors import UNSUPPORTED, UserError
-from rosetta.plan import progress, xla_target
+from rosetta.plan import autotune_results, progress, xla_target
 from rosetta.presets import t5x_model_options
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class CompiledStep:
         temporaries: Bytes of temporary arrays on each device.
         seconds: The time from `started` of compile_step until the step is compiled.
         rss: The peak memory (resident set size) of this process so far, in bytes.
+        tuned: Whether XLA had the results of autotuning for the whole step.
     """
 
     text: str
@@ -50,6 +51,7 @@ class CompiledStep:
     temporaries: int
     seconds: float
     rss: int
+    tuned: bool = False
 
     @property
     def peak(self) -> int:
@@ -77,21 +79,25 @@ def prepare_compilation(options: Mapping[str, object], gpu_name: str) -> None:
     """Set the environment variables that let JAX compile for a GPU which is not there.
 
     Call this before JAX is imported. The flags that the user has in XLA_FLAGS come last, so that
-    they take precedence.
+    they take precedence. They may load the results of autotuning.
 
     Args:
         options: The XLA flags of the run, flag without dashes -> value.
         gpu_name: The short name of the GPU, as --card takes it.
 
     Raises:
-        UserError: See `require_compiler`.
+        UserError: See `require_compiler` and autotune_results.read_dnn_version.
     """
     jaxlib_version = xla_flags.find_jaxlib_version()
     user_flags, _notices = xla_flags.update_flags(os.environ.get("XLA_FLAGS", ""), jaxlib_version)
     run_flags, _notices = xla_flags.update_flags(
         xla_flags.join_flags(xla_flags.format_flags(options)), jaxlib_version
     )
-    require_compiler(gpus.get_gpu(gpu_name, "--card"))
+    gpu = gpus.get_gpu(gpu_name, "--card")
+    require_compiler(gpu)
+    if results_file := autotune_results.find_results_file(user_flags):
+        autotune_results.read_dnn_version(results_file, gpu)
+        run_flags = [*run_flags, autotune_results.REQUIRE_ALL_FLAG]
     os.environ["JAX_PLATFORMS"] = "cuda,cpu"
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
     os.environ["XLA_FLAGS"] = xla_flags.join_flags([*run_flags, NO_AUTOTUNING_FLAG, *user_flags])
@@ -138,13 +144,21 @@ def describe_devices(gpu_name: str, nodes: int, per_node: int) -> list[Any]:
     """
     from jax.experimental import topologies
 
+    gpu, dnn_version = gpus.get_gpu(gpu_name, "--card"), xla_target.DNN_VERSION
+    if results_file := _find_results_file():
+        dnn_version = autotune_results.read_dnn_version(results_file, gpu)
     topology = topologies.get_topology_desc(
         platform="cuda",
         topology_name="",
-        target_config=xla_target.describe_target(gpus.get_gpu(gpu_name, "--card")),
+        target_config=xla_target.describe_target(gpu, dnn_version),
         topology=f"1x{nodes}x{per_node}",  # partitions x nodes x GPUs
     )
     return list(topology.devices)
+
+
+def _find_results_file() -> str:
+    """Return the file with results of autotuning that XLA loads, "" if there is none."""
+    return autotune_results.find_results_file(os.environ.get("XLA_FLAGS", "").split())
 
 
 def make_batch_shapes(model: Any, batch_size: int, lengths: Mapping[str, int]) -> dict[str, Any]:
@@ -220,9 +234,19 @@ def compile_step(lowered: Any, started: float) -> CompiledStep:
     Args:
         lowered: The step that lower_step returned.
         started: When the preparation of the step began (time.monotonic).
+
+    Raises:
+        UserError: The results of autotuning are not those of this step.
     """
-    with progress.show_phase("compiling the step, one to ten minutes"):
-        compiled = lowered.compile()
+    results_file = _find_results_file()
+    try:
+        with progress.show_phase("compiling the step, one to ten minutes"):
+            compiled = lowered.compile()
+    except RuntimeError as error:
+        explained = autotune_results.explain_compile_error(str(error), results_file)
+        if explained is None:
+            raise
+        raise explained from error
     memory = compiled.memory_analysis()
     return CompiledStep(
         compiled.as_text(),
@@ -232,6 +256,7 @@ def compile_step(lowered: Any, started: float) -> CompiledStep:
         memory.temp_size_in_bytes,
         time.monotonic() - started,
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        bool(results_file),
     )
 
 

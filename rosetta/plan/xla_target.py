@@ -8,8 +8,16 @@ if TYPE_CHECKING:
     from rosetta.core.gpus import Gpu
 
 
-def describe_target(gpu: Gpu) -> str:
-    """Return a GPU as the text of XLA's GpuTargetConfigProto."""
+DNN_VERSION = (9, 10, 0)  # of cuDNN
+
+
+def describe_target(gpu: Gpu, dnn_version: tuple[int, int, int] = DNN_VERSION) -> str:
+    """Return a GPU as the text of XLA's GpuTargetConfigProto.
+
+    Args:
+        gpu: The GPU.
+        dnn_version: The version of cuDNN that a run on the GPU has.
+    """
     architecture = gpu.architecture
     major, minor = gpu.capability
     fields = {
@@ -33,7 +41,9 @@ def describe_target(gpu: Gpu) -> str:
     }
     info = " ".join(f"{name}: {value}" for name, value in fields.items())
     capability = f"cuda_compute_capability {{ major: {major} minor: {minor} }}"
-    versions = "dnn_version_info { major: 9 minor: 10 } runtime_version { major: 12 minor: 9 }"
+    names = ("major", "minor", "patch")
+    dnn = " ".join(f"{name}: {part}" for name, part in zip(names, dnn_version, strict=True))
+    versions = f"dnn_version_info {{ {dnn} }} runtime_version {{ major: 12 minor: 9 }}"
     return (
         f'gpu_device_info {{ {info} {capability} }} platform_name: "CUDA" {versions} '
         f'device_description_str: "{gpu.name}"'

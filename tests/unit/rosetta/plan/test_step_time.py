@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rosetta.core import gpus
-from rosetta.plan import hlo_text, schedule, step_kernels, step_time
+from rosetta.plan import autotune_results, hlo_text, schedule, step_kernels, step_time
 from tests.support import required_modules
 from tests.support.hlo_module import TEXT
 
@@ -26,7 +26,9 @@ def test_the_parts_make_up_the_time_and_the_range_is_around_it() -> None:
     assert seconds["fastest"] < seconds["likely"] < seconds["slowest"]
     assert {"products", "attention", schedule.LAUNCHES} <= set(time["parts"])
     assert time["prediction"] is True
-    assert time["autotuning"] == step_time.UNTUNED
+    assert time["autotuning"] == autotune_results.UNTUNED
+    tuned = step_time.report_time(TEXT, H100, WORKLOAD, tuned=True)
+    assert tuned == {**time, "autotuning": autotune_results.TUNED}
 
 
 def test_rates_are_of_one_gpu() -> None:
@@ -53,7 +55,7 @@ def test_the_text_says_that_the_time_is_a_prediction() -> None:
     time = step_time.report_time(TEXT, H100, WORKLOAD)
     first, *_ = step_time.format_time(time)
     assert first.startswith("predicted ")
-    assert step_time.UNTUNED in first
+    assert autotune_results.UNTUNED in first
 
 
 def test_the_chart_is_a_picture(tmp_path: Path) -> None:

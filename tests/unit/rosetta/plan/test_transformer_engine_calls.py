@@ -14,35 +14,77 @@ from rosetta.plan import hlo_text, roofline, step_kernels, step_report
 from rosetta.plan.step_kernels import Gemm
 from rosetta.plan.t5x_step import CompiledStep
 
-_GEMM = (
-    "api_version=API_VERSION_TYPED_FFI, metadata={{op_name="
-    '"jit(step)/{scopes}/encoder/layers_0/mlp/wi/te_gemm_ffi"}}, backend_config={{collective_op = '
-    "0 : i64, fuse_bias = false, lhs_transposed = false, rhs_transposed = true}}"
-)
-TEXT = f"""\
-HloModule jit_step, is_scheduled=true
+_WORKSPACE = "u8[33554688]{0}"
 
-ENTRY %main (x: f8e4m3fn[64,512,32], w: f8e4m3fn[96,32], g: f8e5m2[32768,96], s: f32[1]) -> bf16[] {{
-  %x = f8e4m3fn[64,512,32]{{2,1,0}} parameter(0)
-  %w = f8e4m3fn[96,32]{{1,0}} parameter(1)
-  %g = f8e5m2[96,32768]{{1,0}} parameter(2)
-  %xt = f8e4m3fn[32,32768]{{1,0}} parameter(3)
-  %s = f32[1]{{0}} parameter(4)
-  %none = bf16[0]{{0}} constant({{}})
-  %y = bf16[16,32]{{1,0}} parameter(5)
-  %v = bf16[64,32]{{1,0}} parameter(6)
-  %q = bf16[8,512,12,64]{{3,2,1,0}} parameter(7)
-  %k = bf16[8,128,12,64]{{3,2,1,0}} parameter(8)
-  %sizes = s32[4]{{0}} parameter(9)
-  %forward = (bf16[64,512,96]{{2,1,0}}, bf16[0]{{0}}, bf16[0]{{0}}, u8[33554688]{{0}}) custom-call(%x, %s, %w, %s, %none, /*index=5*/%none, %s, %s), custom_call_target="te_gemm_ffi", {_GEMM.format(scopes="jvp(Transformer)")}
-  %weights = (bf16[32,96]{{1,0}}, bf16[0]{{0}}, bf16[0]{{0}}, u8[33554688]{{0}}) custom-call(%xt, %s, %g, %s, %none, /*index=5*/%none, %s, %s), custom_call_target="te_gemm_v2_ffi", {_GEMM.format(scopes="transpose(jvp(Transformer))")}
-  %wide = (bf16[16,64]{{1,0}}, bf16[0]{{0}}, bf16[0]{{0}}, u8[33554688]{{0}}) custom-call(%y, %none, %v, %none, %none, /*index=5*/%none, %s, %s), custom_call_target="te_gemm_ffi", {_GEMM.format(scopes="jvp(Transformer)")}
-  %grouped = (bf16[16,64]{{1,0}}, u8[1024]{{0}}) custom-call(%y, %none, %v, %none, %none, /*index=5*/%sizes), custom_call_target="te_grouped_gemm_ffi", api_version=API_VERSION_TYPED_FFI
-  %attended = (bf16[8,512,12,64]{{3,2,1,0}}, f32[8,12,512,1]{{3,2,1,0}}, u32[2,4]{{1,0}}, u8[64]{{0}}) custom-call(%q, %k, %k, %none), custom_call_target="te_fused_attn_forward_ffi", api_version=API_VERSION_TYPED_FFI
-  %gradients = (bf16[8,512,12,64]{{3,2,1,0}}, bf16[8,128,12,64]{{3,2,1,0}}, u8[64]{{0}}) custom-call(%q, %k, %k, %none), custom_call_target="te_fused_attn_backward_ffi", api_version=API_VERSION_TYPED_FFI
-  ROOT %normal = (bf16[16,32]{{1,0}}, u8[64]{{0}}) custom-call(%y, %v), custom_call_target="te_norm_forward_ffi", api_version=API_VERSION_TYPED_FFI
-}}
-"""
+
+def format_call(name: str, target: str, outputs: str, operands: str, scopes: str = "") -> str:
+    """Return the line of a custom call."""
+    metadata = f'metadata={{op_name="jit(step)/{scopes}/encoder/layers_0/mlp/wi/{target}"}}'
+    attributes = "{collective_op = 0 : i64, lhs_transposed = false, rhs_transposed = true}"
+    return (
+        f'  %{name} = ({outputs}) custom-call({operands}), custom_call_target="{target}", '
+        f"api_version=API_VERSION_TYPED_FFI, {metadata}, backend_config={attributes}"
+    )
+
+
+def format_product(name: str, target: str, output: str, factors: str, scopes: str) -> str:
+    """Return the line of a product, whose factors have a scale each."""
+    outputs = f"{output}, bf16[0]{{0}}, bf16[0]{{0}}, {_WORKSPACE}"
+    operands = f"{factors}, %none, /*index=5*/%none, %s, %s"
+    return format_call(name, target, outputs, operands, scopes)
+
+
+_QUERIES, _KEYS = "bf16[8,512,12,64]{3,2,1,0}", "bf16[8,128,12,64]{3,2,1,0}"
+_PARAMETERS = {
+    "x": "f8e4m3fn[64,512,32]{2,1,0}",
+    "w": "f8e4m3fn[96,32]{1,0}",
+    "g": "f8e5m2[96,32768]{1,0}",
+    "xt": "f8e4m3fn[32,32768]{1,0}",
+    "s": "f32[1]{0}",
+    "none": "bf16[0]{0}",
+    "y": "bf16[16,32]{1,0}",
+    "v": "bf16[64,32]{1,0}",
+    "q": _QUERIES,
+    "k": _KEYS,
+}
+_FORWARD, _BACKWARD = "jvp(Transformer)", "transpose(jvp(Transformer))"
+_STATISTICS = "f32[8,12,512,1]{3,2,1,0}"
+TEXT = "\n".join(
+    [
+        "HloModule jit_step, is_scheduled=true",
+        "",
+        "ENTRY %main (x: f8e4m3fn[64,512,32]) -> bf16[16,32] {",
+        *(
+            f"  %{name} = {shape} parameter({index})"
+            for index, (name, shape) in enumerate(_PARAMETERS.items())
+        ),
+        format_product(
+            "forward", "te_gemm_ffi", "bf16[64,512,96]{2,1,0}", "%x, %s, %w, %s", _FORWARD
+        ),
+        format_product(
+            "weights", "te_gemm_v2_ffi", "bf16[32,96]{1,0}", "%xt, %s, %g, %s", _BACKWARD
+        ),
+        format_product("wide", "te_gemm_ffi", "bf16[16,64]{1,0}", "%y, %none, %v, %none", _FORWARD),
+        format_call(
+            "grouped", "te_grouped_gemm_ffi", f"bf16[16,64]{{1,0}}, {_WORKSPACE}", "%y, %none, %v"
+        ),
+        format_call(
+            "attended",
+            "te_fused_attn_forward_ffi",
+            f"{_QUERIES}, {_STATISTICS}, {_WORKSPACE}",
+            "%q, %k, %k, %none",
+        ),
+        format_call(
+            "gradients",
+            "te_fused_attn_backward_ffi",
+            f"{_QUERIES}, {_KEYS}, {_WORKSPACE}",
+            "%q, %k, %k, %none",
+        ),
+        '  ROOT %out = bf16[16,32]{1,0} custom-call(%y), custom_call_target="te_norm_forward_ffi"',
+        "}",
+        "",
+    ]
+)
 
 
 @pytest.fixture(scope="module")
