@@ -24,6 +24,9 @@ from rosetta.core.value_parsing import (
 if TYPE_CHECKING:
     import argparse
 
+    from rosetta.plan import fit_advice
+    from rosetta.plan.search_space import Candidate
+
 DEFAULT_GPU = "h100"
 # What the options of T5 have that a search leaves open.
 DEFAULT_BATCH, DEFAULT_TENSOR_PARALLEL, DEFAULT_MICROBATCHES = 32, 1, 1
@@ -324,7 +327,7 @@ def _plan_pax(args: argparse.Namespace, files: _OutputFiles) -> tuple[dict[str, 
     """Plan a step of a Paxml experiment."""
     from rosetta.core import gpus
     from rosetta.pax.run import experiment_checks, preflight
-    from rosetta.plan import pax_step, progress, step_report, step_time
+    from rosetta.plan import fit_advice, pax_step, progress, step_report, step_time
 
     preflight.resolve_experiment(args.config)
     hyper_parameters = parse_hyper_parameters(args.hyper)
@@ -346,7 +349,14 @@ def _plan_pax(args: argparse.Namespace, files: _OutputFiles) -> tuple[dict[str, 
         result["time"] = step_time.report_time(
             step.compiled.text, gpu, workload, tuned=step.compiled.tuned
         )
-    result["run"] = step_report.describe_fit(result["memory"]["peak"], gpu, description, gpu_count)
+    run = step_report.describe_fit(result["memory"]["peak"], gpu, description, gpu_count)
+    if not run["fits"]:
+        candidate = fit_advice.read_pax_candidate(experiment)
+        run["change"] = fit_advice.report_change(
+            _make_pax_step(args, hyper_parameters, candidate, nodes, per_node, result),
+            run["usable"],
+        )
+    result["run"] = run
     files.write(step.compiled.text, result)
     return result, pax_step.format_pax_report(result)
 
@@ -354,7 +364,7 @@ def _plan_pax(args: argparse.Namespace, files: _OutputFiles) -> tuple[dict[str, 
 def _plan_t5x(args: argparse.Namespace, files: _OutputFiles) -> tuple[dict[str, Any], str]:
     """Plan a step of a T5 model."""
     from rosetta.core import gpus
-    from rosetta.plan import progress, step_report, step_time, t5x_step
+    from rosetta.plan import fit_advice, progress, step_report, step_time, t5x_step
     from rosetta.t5x.run import gin_files, settings
 
     nodes, per_node = split_into_nodes(args.gpus, args.gpus_per_node)
@@ -393,9 +403,58 @@ def _plan_t5x(args: argparse.Namespace, files: _OutputFiles) -> tuple[dict[str, 
         result = step_report.summarize_step(compiled)
         workload = step_time.Workload(batch, args.inputs + args.targets, args.gpus, per_node)
         result["time"] = step_time.report_time(compiled.text, gpu, workload, tuned=compiled.tuned)
-    result["run"] = step_report.describe_fit(result["memory"]["peak"], gpu, description, args.gpus)
+    run = step_report.describe_fit(result["memory"]["peak"], gpu, description, args.gpus)
+    if not run["fits"]:
+        step = _make_t5x_step(args, switches, nodes, per_node, result)
+        run["change"] = fit_advice.report_change(step, run["usable"])
+    result["run"] = run
     files.write(compiled.text, result)
     return result, step_report.format_step_report(result)
+
+
+def _make_t5x_step(
+    args: argparse.Namespace,
+    switches: dict[str, Any],
+    nodes: int,
+    per_node: int,
+    result: dict[str, Any],
+) -> fit_advice.PlannedStep:
+    """Return a step of a T5 that was compiled, for the advice about its memory."""
+    from rosetta.core import gpus
+    from rosetta.plan import fit_advice, searched_run
+
+    candidate = fit_advice.read_t5x_candidate(
+        args.gpus,
+        args.tp,
+        args.batch_per_gpu,
+        args.microbatches,
+        fsdp=args.fsdp,
+        remat=switches.get("remat", "none"),
+        scanned=switches.get("scan_layers", False),
+    )
+    model = searched_run.read_t5x_model(args.size, args.inputs, args.targets, args.family, switches)
+    gpu = gpus.get_gpu(args.card, "--card")
+    return fit_advice.PlannedStep(model, candidate, gpu, nodes, per_node, result["memory"]["peak"])
+
+
+def _make_pax_step(
+    args: argparse.Namespace,
+    hyper_parameters: dict[str, object],
+    candidate: Candidate,
+    nodes: int,
+    per_node: int,
+    result: dict[str, Any],
+) -> fit_advice.PlannedStep | None:
+    """Return a step of Pax that was compiled; None if the sizes of its model are not known."""
+    from rosetta.core import gpus
+    from rosetta.plan import fit_advice, searched_run
+
+    try:
+        model = searched_run.read_pax_model(args.config, hyper_parameters)
+    except UserError:
+        return None
+    gpu = gpus.get_gpu(args.card, "--card")
+    return fit_advice.PlannedStep(model, candidate, gpu, nodes, per_node, result["memory"]["peak"])
 
 
 def _bind_gin_files(

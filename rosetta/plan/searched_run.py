@@ -284,20 +284,38 @@ def _make_unknown_experiment_error(config: str) -> UserError:
     )
 
 
-def read_t5x_model(size: str, inputs: int, targets: int) -> Model:
-    """Return the sizes of a T5 1.1.
+def read_t5x_model(
+    size: str,
+    inputs: int,
+    targets: int,
+    family: str = "t5_1_1",
+    fields: Mapping[str, Any] | None = None,
+) -> Model:
+    """Return the sizes of a T5.
+
+    Args:
+        size: The size.
+        inputs: Tokens of an input.
+        targets: Tokens of a target.
+        family: The family.
+        fields: Fields of T5Config that differ from those of the size.
 
     Raises:
-        UserError: There is no such size.
+        UserError: There is no such model.
     """
     names = [
-        gin_files.find_model_file("t5_1_1", size, "--size"),
+        gin_files.find_model_file(family, size, "--size"),
         f"{gin_files.GIN_FOLDER}/runs/pretrain.gin",
     ]
     paths = [gin_files.ROOT / name for name in names]
-    configuration = gin_reader.read_configuration(paths, [gin_files.ROOT]).bind(
-        {"VOCAB": f"ids:{VOCABULARY_ROWS}", "DATA": "synthetic", "MODEL_DIR": "", "TRAIN_STEPS": 1}
-    )
+    bindings = {
+        "VOCAB": f"ids:{VOCABULARY_ROWS}",
+        "DATA": "synthetic",
+        "MODEL_DIR": "",
+        "TRAIN_STEPS": 1,
+        **{f"network.T5Config.{name}": value for name, value in (fields or {}).items()},
+    }
+    configuration = gin_reader.read_configuration(paths, [gin_files.ROOT]).bind(bindings)
 
     def read(field: str) -> int:
         return network_fields.read_count(configuration, field) or 1

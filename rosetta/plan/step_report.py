@@ -93,7 +93,7 @@ def _sum_collectives(collectives: list[step_kernels.Collective]) -> list[dict[st
     return sorted(sums.values(), key=lambda entry: -entry["bytes"])
 
 
-def describe_fit(peak: float, gpu: Gpu, what: str, gpu_count: int) -> dict[str, object]:
+def describe_fit(peak: float, gpu: Gpu, what: str, gpu_count: int) -> dict[str, Any]:
     """Return whether a step fits into the memory that JAX takes of a GPU.
 
     The result also says what was planned. It is `run` in the JSON of `rosetta plan`.
@@ -117,7 +117,7 @@ def describe_fit(peak: float, gpu: Gpu, what: str, gpu_count: int) -> dict[str, 
 
 
 def _format_fit(report: dict[str, Any]) -> list[str]:
-    """Return two lines: what was planned, and whether it fits. Without `run`, return none."""
+    """Return what was planned, whether it fits, or what to change; nothing without `run`."""
     run = report.get("run")
     if not run:
         return []
@@ -129,7 +129,18 @@ def _format_fit(report: dict[str, Any]) -> list[str]:
             f"{verdict:<12} {peak:.1f} GB of the {usable:.1f} GB that JAX takes of each GPU's "
             f"{run['memory'] / GIGA:.1f} GB"
         ),
+        *([] if run["fits"] else [_format_change(run.get("change"))]),
     ]
+
+
+def _format_change(change: dict[str, Any] | None) -> str:
+    """Return the smallest change that is estimated to fit as a line."""
+    if change is None:
+        return "change       more GPUs, or GPUs with more memory; --search says how many"
+    return (
+        f"change       {' '.join(change['words'])}: estimated to fit, with "
+        f"{change['estimated_peak'] / GIGA:.1f} GB"
+    )
 
 
 def format_step_report(report: dict[str, Any]) -> str:
