@@ -57,8 +57,8 @@ def write_scatter(
     points = [point for group in groups for point in group.points]
     x_axis = make_axis([limit, *(x for x, _ in points)])
     y_axis = make_axis([y for _, y in points])
-    _draw_axes(canvas, x_axis, y_axis, labels[0])
-    canvas.text((_LEFT, 44), labels[1], fill=_TEXT)
+    _draw_axes(canvas, x_axis, y_axis, f"across: {labels[0]}")
+    canvas.text((12, _HEIGHT - 18), f"upwards: {labels[1]}", fill=_TEXT, anchor="lm")
     ends = [_place(x_axis, y_axis, limit, y) for y in (y_axis.low, y_axis.high)]
     canvas.line(ends, fill=_TEXT, width=2)
     for number, group in enumerate(groups):

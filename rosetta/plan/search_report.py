@@ -126,7 +126,7 @@ class SearchReport:
         return {
             "prediction": True,
             "autotuning": UNTUNED,
-            "preset_extended": self.searched.preset,
+            "extends": self.searched.preset,
             "gpus": self.searched.gpus,
             "usable": self.usable,
             "answer": describe_trial(self.best, self.searched, self.usable),

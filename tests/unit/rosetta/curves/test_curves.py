@@ -107,6 +107,22 @@ def test_a_run_with_one_report_is_drawn() -> None:
     assert "*" in terminal_chart.draw_chart([Curve("small", {100: 4.0})], "loss")
 
 
+def test_the_png_has_each_group_of_points_and_the_limit(tmp_path: Path) -> None:
+    need_modules("PIL")
+    from PIL import Image
+
+    from rosetta.curves import png_chart
+    from rosetta.curves.png_chart import Points
+
+    groups = [Points("front", [(1.0, 5.0), (2.0, 4.0)], joined=True), Points("late", [(3.0, 6.0)])]
+    file = tmp_path / "front.png"
+    png_chart.write_scatter(groups, "a search", ("GB", "ms"), 2.5, file)
+    with Image.open(file) as picture:
+        colours = {colour for _, colour in picture.convert("RGB").getcolors(10**6) or ()}
+    assert {(0x1F, 0x6F, 0xB4), (0xD1, 0x49, 0x5B), (0x22, 0x22, 0x22)} <= colours
+    assert [path.name for path in tmp_path.iterdir()] == ["front.png"]
+
+
 def test_the_png_has_a_curve_of_each_run(tmp_path: Path) -> None:
     need_modules("PIL")
     from PIL import Image
