@@ -275,11 +275,12 @@ def _list_tensor_sizes(model: Model, gpus: int, per_node: int) -> list[int]:
 
 
 def _list_fixed_layer_choices(model: Model, fixed: Fixed) -> list[tuple[str, bool]]:
-    """Return the pairs of remat and scan, with another pair that is fixed as a whole."""
+    """Return the pairs of remat and scan, with another pair if the command line fixes one."""
     choices = list_layer_choices(model)
-    if fixed.remat is not None and fixed.scanned is not None:
-        pair = (fixed.remat, fixed.scanned)
-        return choices if pair in choices else [pair]
+    if fixed.remat is not None and fixed.remat not in dict(choices):
+        return [(fixed.remat, fixed.scanned is not False)]
+    if fixed.scanned is False and all(scanned for _, scanned in choices):
+        return [(fixed.remat or NO_REMAT, False)]
     return choices
 
 
@@ -334,7 +335,7 @@ def _make_batch_error(model: Model, gpus: int, splits: list[Split], fixed: Fixed
             value=fixed.sequences,
         )
     return UserError(
-        f"no split of {gpus} GPUs goes with the batch and the microbatches that are set",
+        f"no split of {gpus} GPUs goes with the options that are set",
         "rosetta plan --search",
         f"set fewer of them; {model.name} can be split into "
         + "; ".join(split.describe() for split in splits[:4]),

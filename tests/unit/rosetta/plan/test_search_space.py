@@ -73,8 +73,12 @@ def test_what_is_fixed_is_not_searched() -> None:
         (candidate.split.tensor, candidate.rows)
         for candidate in list_all(LLAMA, 8, 8, batch_per_gpu=0.5, microbatches=1)
     } == {(2, 1), (4, 2)}, "a GPU of Pax has a share of a row that its tensor axis shares"
-    other = list_all(LLAMA, 1, 1, remat="save_out_proj", scanned=True)
-    assert {candidate.remat for candidate in other} == {"save_out_proj"}
+    other = list_all(LLAMA, 1, 1, remat="save_out_proj")
+    assert {(candidate.remat, candidate.scanned) for candidate in other} == {
+        ("save_out_proj", True)
+    }
+    deep = list_all(replace(LLAMA, layers=96), 1, 1, scanned=False)
+    assert {(candidate.remat, candidate.scanned) for candidate in deep} == {("none", False)}
 
 
 @pytest.mark.parametrize(
@@ -83,6 +87,7 @@ def test_what_is_fixed_is_not_searched() -> None:
         ({"tensor": 4}, {"where": "--tp 4", "value": 4, "remedy": ("1", "2")}),
         ({"sequences": 9}, {"where": "--global-batch 9", "value": 9, "remedy": ("4", "8")}),
         ({"batch_per_gpu": 3, "microbatches": 2}, {"where": "--search"}),
+        ({"fsdp": True, "tensor": 8}, {"where": "--tp 8"}),
     ],
 )
 def test_settings_that_no_split_allows_are_refused(
