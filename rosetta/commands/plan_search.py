@@ -6,6 +6,7 @@ The command `plan` calls `run_search`. rosetta.plan.layout_search says how the s
 from __future__ import annotations
 
 import importlib.util
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,7 +81,7 @@ def check_options(args: argparse.Namespace) -> None:
     """Check that options go with --search, or without it.
 
     Raises:
-      UserError: An option does not.
+      UserError: An option does not, or XLA flags are set.
     """
     if args.search and args.hlo:
         raise UserError(
@@ -89,12 +90,32 @@ def check_options(args: argparse.Namespace) -> None:
             "leave --hlo out, and plan the answer with it",
             kind=CONFLICT,
         )
+    if args.search:
+        _refuse_flags(os.environ)
     for name in SEARCH_OPTIONS:
         if not args.search and getattr(args, name) is not None:
             raise UserError(
                 "only a search has this option",
                 f"--{name.replace('_', '-')}",
                 "add --search, or leave the option out",
+                kind=CONFLICT,
+            )
+
+
+def _refuse_flags(environment: Mapping[str, str]) -> None:
+    """Check that no XLA flags are set, because a preset would not have them.
+
+    Raises:
+      UserError: Flags are set.
+    """
+    from rosetta.presets import user_settings
+
+    for name in ("XLA_FLAGS", user_settings.BASE_FLAGS_VARIABLE):
+        if environment.get(name):
+            raise UserError(
+                "a search compiles with the XLA flags of the preset that it extends",
+                name,
+                "unset it",
                 kind=CONFLICT,
             )
 

@@ -27,7 +27,7 @@ def search(folder: Path) -> dict[str, object]:
     process = subprocess.run(
         [sys.executable, "-P", "-m", "rosetta", *WORDS, *FIXED, "--json", *LAYERS],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""},
         capture_output=True,
         text=True,
         check=False,

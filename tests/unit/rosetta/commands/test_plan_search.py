@@ -42,6 +42,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The file with the words of each compilation."""
     for name, value in DARK.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "python").write_text(PROGRAM)
     (tmp_path / "python").chmod(0o755)
@@ -184,10 +185,21 @@ def test_options_of_a_search_need_it(compiler: Path, option: str) -> None:
     assert not compiler.exists()
 
 
+@pytest.mark.parametrize("name", ["XLA_FLAGS", "BASE_XLA_FLAGS"])
+def test_flags_of_the_environment_are_refused(
+    compiler: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "--xla_gpu_enable_triton_gemm=true")
+    with errors.expect_reported_error(errors.CONFLICT, where=name):
+        assert cli.main(WORDS) == 2
+    assert not compiler.exists()
+
+
 def test_an_environment_without_a_compiler_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
     with errors.expect_reported_error(errors.UNSUPPORTED, where="jax-cuda13-plugin"):
         assert cli.main(WORDS) == 2
     assert not list(tmp_path.iterdir())
