@@ -116,6 +116,8 @@ class _Bisection:
         else:  # a branch may have moved since the last bisect was done
             good_end = endpoints.resolve_endpoint(request.good, self.context, "--good")
             bad_end = endpoints.resolve_endpoint(request.bad, self.context, "--bad")
+            if request.metric:  # an answer compares a figure with that of the good end at that time
+                self.journal.trials = []
         self.journal.ends = [dict(vars(good_end)), dict(vars(bad_end))]
         self.journal.done = False
         return good_end, bad_end

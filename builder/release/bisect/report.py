@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder.pipeline.step_plans import figures
 from builder.upstream import patch_file
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def report_as_json(culprits: Culprits, journal: Journal) -> dict[str, Any]:
         "accelerator": culprits.change_list.good.accelerator,
         "stage": request.stage,
         "command": list(request.command),
+        "metric": _metric_as_json(journal),
         "between": list(culprits.ends),
         "candidates": len(culprits.change_list.changes),
         "builds": journal.build_count,
@@ -73,6 +75,14 @@ def report_as_json(culprits: Culprits, journal: Journal) -> dict[str, Any]:
         ],
         "notes": list(culprits.change_list.notes),
     }
+
+
+def _metric_as_json(journal: Journal) -> dict[str, Any] | None:
+    """Return the figure that was compared, and what it is at both ends; None without a metric."""
+    if not journal.request.metric:
+        return None
+    good, bad = (trial.figure for trial in journal.trials if trial.is_end)
+    return {"figure": journal.request.metric, "good": good, "bad": bad}
 
 
 def _change_as_json(change: Change, culprits: Culprits, merge: Cause | None) -> dict[str, Any]:
@@ -150,6 +160,9 @@ def report_as_text(report: Mapping[str, Any]) -> str:
     lines = [f"between {good} and {bad}, {_describe_count(len(groups))}"]
     for group in groups:
         lines += _group_lines(group)
+    if metric := report["metric"]:
+        move = figures.Move(metric["figure"], metric["good"], metric["bad"])
+        lines += figures.format_moves([move])
     if not report["alone"]:
         lines.append("these changes alone could not be tried: another change may be needed as well")
     lines += [f"skipped: {skip['what']}: {skip['why']}" for skip in report["skipped"]]

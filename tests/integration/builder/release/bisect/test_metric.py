@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,31 @@ def test_the_commit_that_moved_a_figure(story: Story, plans: list[str]) -> None:
     status, document = bisect(story, *PLAN)
     assert status == 0, document
     assert get_only_culprit(document["result"])["commit"] == commits[3]
+    assert document["result"]["metric"] == {"figure": "launches", "good": 1000, "bad": 1021}
     assert len(plans) == document["result"]["builds"] + 2
     assert {plan.split()[0] for plan in plans} == {"t5x"}
     _, document = story.main("bisect", "--log", *story.common())
     trials = document["result"]["trials"]
     assert [trial["figure"] for trial in trials[:2]] == [1000, 1021]
     assert all((trial["answer"] == "bad") == (trial["figure"] > 1010) for trial in trials)
+
+
+def test_figures_are_compared_with_those_of_the_present_good_end(
+    story: Story, plans: list[str]
+) -> None:
+    story.end("good")
+    slow = story.commit("slow", bad_py="1\n")
+    story.end("bad")
+    assert bisect(story, *PLAN)[0] == 0
+    for name in ("good", "bad"):
+        shutil.rmtree(story.folder / name)
+    story.end("good", slow)
+    story.commit("nothing new", other_py="1\n")
+    story.end("bad")
+    status, document = bisect(story, *PLAN)
+    assert status == 2
+    errors.check_error(errors.from_document(document), errors.CONFLICT, where="--bad", value="good")
+    assert len(plans) == 4
 
 
 def test_builds_whose_step_does_not_compile_are_skipped(story: Story, plans: list[str]) -> None:
