@@ -19,6 +19,7 @@ from rosetta.presets import pax_flags, preset_files, preset_run, t5x_model_optio
 
 FOLDER = Path(__file__).resolve().parents[2] / goldens.FOLDER
 GPUS = ("a100", "h100")
+PUBLISHED_IN_FP8 = ("gpt-5b", "gpt-175b")  # and in bfloat16
 FRAMEWORKS = ("t5x", "pax")
 _FEW_LAYERS = {
     "t5x": "num_encoder_layers=4 num_decoder_layers=4",
@@ -50,20 +51,37 @@ def list_preset_plans() -> list[PresetPlan]:
     """Return the plans of each preset with a model, with all layers and with few.
 
     Presets that train the same step, such as gpt-5b and synthetic-5b, share the first one's plan.
+    Presets of PUBLISHED_IN_FP8 also have plans in FP8, on the GPU that has it.
     """
     plans: dict[str, PresetPlan] = {}
     for preset in preset_files.load_presets():
         if preset in FRAMEWORKS:  # what the presets of a framework share
             continue
         for gpu in GPUS:
-            run = preset_run.describe_run(preset, accelerator=gpu, settings={}, environment={})
-            plan = _plan_t5x(run, gpu) if run.framework == "t5x" else _plan_pax(preset, run, gpu)
-            names = {f"{preset}-{gpu}": plan}
-            if run.model != "tiny":
-                names[f"{preset}-few-layers-{gpu}"] = f"{plan} {_FEW_LAYERS[run.framework]}"
-            for name, words in names.items():
-                plans.setdefault(words, PresetPlan(name, run.framework, words))
+            _add_plans(plans, preset, preset, gpu, {})
+    for preset in PUBLISHED_IN_FP8:
+        _add_plans(plans, f"{preset}-fp8", preset, "h100", {"precision": "fp8-xla"})
     return list(plans.values())
+
+
+def _add_plans(
+    plans: dict[str, PresetPlan], name: str, preset: str, gpu: str, settings: dict[str, str]
+) -> None:
+    """Add the plans of a preset on a GPU, unless there are plans with the same words.
+
+    Args:
+        plans: Words -> plan.
+        name: What the names of the plans begin with.
+        preset: The name of the preset.
+        gpu: The short name of the GPU.
+        settings: What the command line of a run sets.
+    """
+    run = preset_run.describe_run(preset, accelerator=gpu, settings=settings, environment={})
+    words = _plan_t5x(run, gpu) if run.framework == "t5x" else _plan_pax(preset, run, gpu)
+    plans.setdefault(words, PresetPlan(f"{name}-{gpu}", run.framework, words))
+    if run.model != "tiny":
+        few = f"{words} {_FEW_LAYERS[run.framework]}"
+        plans.setdefault(few, PresetPlan(f"{name}-few-layers-{gpu}", run.framework, few))
 
 
 def _plan_t5x(run: Run, gpu: str) -> str:
