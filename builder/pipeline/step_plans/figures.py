@@ -80,16 +80,24 @@ def list_moves(old: Mapping[str, float], new: Mapping[str, float]) -> list[Move]
 def format_moves(moves: Iterable[Move]) -> list[str]:
     """Return a table of figures: old, new, and the change in percent."""
     rows = [("figure", "recorded", "now", "change")]
-    for move in moves:
-        change = f"{move.change:+.2%}" if move.old else "new"
-        old, new = (format_figure(move.figure, value) for value in (move.old, move.new))
-        rows.append((move.figure, old, new, change))
+    rows += [format_move(move) for move in moves]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return [
         f"  {row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  "
         f"{row[3]:>{widths[3]}}"
         for row in rows
     ]
+
+
+def format_move(move: Move) -> tuple[str, str, str, str]:
+    """Return the cells of a table: the figure, old, new, and the change in percent."""
+    change = f"{move.change:+.2%}" if move.old else "new"
+    return (
+        move.figure,
+        format_figure(move.figure, move.old),
+        format_figure(move.figure, move.new),
+        change,
+    )
 
 
 def format_figure(name: str, value: float) -> str:

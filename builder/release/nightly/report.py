@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder import __version__
 from builder.packages import jax_releases
+from builder.pipeline.step_plans import comparison, figures
 from builder.release.counted_nouns import format_count
 from builder.release.nightly import stages
 from builder.release.nightly.nightly_run import GREEN_STATES
@@ -63,6 +64,7 @@ def report_as_json(run: NightlyRun, manifest: Manifest, commit: str | None) -> d
             for name, distribution in manifest.distributions.items()
         },
         "audit": _report_audit(records.get("audit")),
+        "plans": _report_plans(records),
         "images": images,
         "published": [
             _report_publication(title, images, records)
@@ -172,6 +174,15 @@ def _report_audit(record: StepRecord | None) -> dict[str, Any]:
     }
 
 
+def _report_plans(records: Records) -> list[dict[str, Any]]:
+    """Return what became of each recorded plan, as `test --plans` reports it."""
+    plans: list[dict[str, Any]] = []
+    for record in records.values():
+        if record.stage == "plans":
+            plans += record.result.get("plans") or []
+    return plans
+
+
 def _report_image(target: ImageTarget, records: Records) -> dict[str, Any]:
     built = records.get(f"image-{target.name}")
     trained = records.get(f"training-{target.name}")
@@ -265,6 +276,7 @@ def report_as_markdown(report: Mapping[str, Any]) -> str:
         _image_table(report),
         _publication_table(report),
         _audit_table(report),
+        _plan_table(report),
         _format_table(
             ("stage", "seconds"),
             [(stage, f"{value:.1f}") for stage, value in report["seconds"].items()],
@@ -366,6 +378,21 @@ def _audit_table(report: Mapping[str, Any]) -> list[str]:
     ]
     title = f"vulnerabilities that OSV listed on {audit['date']}"
     return _format_table(("lock", "packages", title), rows)
+
+
+def _plan_table(report: Mapping[str, Any]) -> list[str]:
+    """Return the figures of recorded plans that moved, and the plans that do not compile."""
+    rows = []
+    for plan in report["plans"]:
+        if plan["state"] == comparison.FAILED:
+            rows.append((plan["name"], plan["problem"], "", "", ""))
+        if plan["state"] != comparison.MOVED:
+            continue
+        for entry in plan["moves"]:
+            move = figures.Move(entry["figure"], entry["old"], entry["new"])
+            if move.exceeds_tolerance:
+                rows.append((plan["name"], *figures.format_move(move)))
+    return _format_table(("plan", "figure", "recorded", "now", "change"), rows) if rows else []
 
 
 def _format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

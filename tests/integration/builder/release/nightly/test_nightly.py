@@ -6,7 +6,9 @@ import json
 
 import pytest
 
-from builder.pipeline.step_plans import goldens
+from builder.pipeline.step_plans import comparison, goldens
+from builder.pipeline.step_plans.comparison import Comparison
+from builder.pipeline.step_plans.figures import Move
 from builder.pipeline.step_plans.goldens import Golden
 from builder.release.status_page import reports
 from tests.support import errors, plan_environment
@@ -103,13 +105,19 @@ def test_the_report_has_all_of_it_and_the_status_page_takes_it(place: Place, key
 
 def test_recorded_plans_are_compared_at_the_new_pins(place: Place) -> None:
     folder = place.root / "checkout" / goldens.FOLDER
-    for name, distribution in (("small", "second"), ("other", "first")):
-        plan_environment.write_recorded(folder, name, distribution=distribution)
+    recorded = plan_environment.write_recorded(folder, "small", distribution="second")
+    plan_environment.write_recorded(folder, "other", distribution="first")
     goldens.write_golden(folder, Golden("later", "second", "t5x", True, None, {}))
     assert place.run("--only", "bump").ok
     place.calls()
-    place.answer(("test", {"status": 1, "result": {"plans": [{"name": "small"}]}}))
+    moves = [Move("launches", 1000, 1024), Move("bytes", 1000, 1001)]
+    moved = Comparison(recorded, comparison.MOVED, moves).as_json()
+    place.answer(("test", {"status": 1, "result": {"plans": [moved]}}))
     assert not place.run("--only", "plans").ok
+    assert place.report()["plans"] == [moved]
+    table = (place.folder / "report.md").read_text()
+    assert "| small | launches | 1,000 | 1,024 | +2.40% |" in table
+    assert "| small | bytes" not in table
     place.answer(("test", {"result": {"plans": []}}))
     assert place.run("--only", "plans").ok
     command = "test --plans small --manifest night/tree/manifest.yaml"
