@@ -30,7 +30,7 @@ _PROGRESS_PERIOD = 0.2  # seconds between counts on a terminal
 _EXTRA_IDS = (
     "sentinels to add (default: 100; none for bytes, and none if the vocabulary has sentinels)"
 )
-_KINDS_WITHOUT_TEXT = ("synthetic", "cache", "task")
+_KINDS_WITHOUT_TEXT = ("synthetic", *data_spec.TOKEN_KINDS, "task")
 _parse_count = option_types.make_whole_number_type(minimum=0)
 
 

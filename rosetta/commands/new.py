@@ -180,7 +180,7 @@ def _resolve_data(text: str | None) -> str | dict[str, float] | None:
     rates = {}
     for part in data_spec.parse_parts(text):
         value = part.spec.value
-        if part.spec.kind in data_spec.FILE_KINDS:
+        if part.spec.kind in (*data_spec.FILE_KINDS, "megatron"):
             value = ",".join(_make_absolute(path) for path in value.split(","))
         elif part.spec.kind == "cache" or (part.spec.kind == "hf" and value.startswith(".")):
             value = _make_absolute(value)

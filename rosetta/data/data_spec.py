@@ -10,7 +10,7 @@ import dataclasses
 import glob
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rosetta.core import path_checks
@@ -23,15 +23,19 @@ KINDS = {
     "jsonl": "JSON objects, one per line: jsonl:GLOB",
     "csv": "tables with a header, strict: csv:GLOB",
     "tsv": "the same with tabs, and without quoting: tsv:GLOB",
+    "parquet": "Parquet files: parquet:GLOB",
+    "arrayrecord": "ArrayRecord files of tf.train.Example: arrayrecord:GLOB",
     "tfrecord": "TFRecord files of tf.train.Example: tfrecord:GLOB",
     "cache": "a token cache, written by `rosetta data cache`: cache:FOLDER",
+    "megatron": "tokens that Megatron-LM wrote, PREFIX.bin and PREFIX.idx: megatron:PREFIX",
     "hf": "a Hugging Face data set, streamed: hf:OWNER/NAME[/CONFIG], or hf:FOLDER",
     "tfds": "a prepared TensorFlow Datasets folder under TFDS_DATA_DIR: "
     "tfds:NAME[/CONFIG][:VERSION]",
     "task": "a registered SeqIO task or mixture: task:NAME",
 }
 # The kinds whose values are names of files.
-FILE_KINDS = ("text", "jsonl", "csv", "tsv", "tfrecord")
+FILE_KINDS = ("text", "jsonl", "csv", "tsv", "parquet", "arrayrecord", "tfrecord")
+TOKEN_KINDS = ("cache", "megatron")  # the kinds that have tokens instead of text
 TEXT_KINDS = (*FILE_KINDS, "tfds", "hf")  # the kinds that have documents
 RECORD_KINDS = (*TEXT_KINDS[1:], "cache")  # the kinds that have records of tasks
 DEFAULT_FIELD = "text"  # where records have their text
@@ -245,6 +249,13 @@ def _describe_unmatched(spec: Spec, pattern: str) -> UserError:
             "give a mixture: " + json.dumps({first: 0.5, f"{kind}:{value}": 0.5}),
             kind=INVALID,
         )
+    if spec.kind == "megatron":
+        return UserError(
+            "there is no such .idx file",
+            pattern,
+            "name the prefix of the .bin and .idx files, as in megatron:my_text_document",
+            kind=MISSING,
+        )
     if os.path.isdir(os.path.expanduser(pattern)):
         return UserError(
             "the path is a folder",
@@ -271,15 +282,20 @@ def match_files(pattern: str) -> list[str]:
     return [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)]
 
 
-def find_files(spec: Spec) -> tuple[str, ...]:
-    """Return the files of a spec of FILE_KINDS, sorted by name.
+def _match_indexes(pattern: str) -> list[str]:
+    """Return the .idx files of the prefixes that a pattern matches."""
+    return match_files(f"{pattern.removesuffix('.idx').removesuffix('.bin')}.idx")
+
+
+def _match_patterns(spec: Spec, match: Callable[[str], list[str]]) -> set[str]:
+    """Return the files that the patterns of a spec match.
 
     Args:
         spec: The spec. Its value has one or more patterns, separated by commas.
+        match: A function that returns the files that a pattern matches.
 
     Raises:
-        UserError: No file matches a pattern, a file cannot be read, all files are empty, or a path
-            is in an object store.
+        UserError: No file matches a pattern, or a path is in an object store.
     """
     paths: set[str] = set()
     pieces = spec.value.split(",")
@@ -288,13 +304,29 @@ def find_files(spec: Spec) -> tuple[str, ...]:
         for count in range(len(pieces), 0, -1):
             pattern = ",".join(pieces[:count])
             path_checks.check_is_local(pattern, f"DATA={spec}")
-            matches = match_files(pattern)
+            matches = match(pattern)
             if matches:
                 break
         else:
             raise _describe_unmatched(spec, pieces[0])
         paths.update(matches)
         del pieces[:count]
+    return paths
+
+
+def find_files(spec: Spec) -> tuple[str, ...]:
+    """Return the files of a spec of FILE_KINDS or of a megatron source, sorted by name.
+
+    Args:
+        spec: The spec. Its value has one or more patterns, separated by commas.
+
+    Raises:
+        UserError: No file matches a pattern, a file cannot be read, all files are empty, or a path
+            is in an object store.
+    """
+    if spec.kind == "megatron":
+        return tuple(f"{prefix}{end}" for prefix in find_prefixes(spec) for end in (".bin", ".idx"))
+    paths = _match_patterns(spec, match_files)
     for path in paths:
         if not os.access(path, os.R_OK):
             raise UserError("the file cannot be read", path, "check its permissions", kind=DENIED)
@@ -303,3 +335,25 @@ def find_files(spec: Spec) -> tuple[str, ...]:
             "the files are empty", spec.value, "name files with text in them", kind=MISSING
         )
     return tuple(sorted(paths))
+
+
+def find_prefixes(spec: Spec) -> tuple[str, ...]:
+    """Return the prefixes of a megatron source, sorted: paths without .bin and .idx.
+
+    Args:
+        spec: The source. Its value has prefixes or patterns of them, separated by commas.
+
+    Raises:
+        UserError: There is no such .idx file, or its .bin file is missing.
+    """
+    indexes = _match_patterns(spec, _match_indexes)
+    prefixes = [index.removesuffix(".idx") for index in indexes]
+    for prefix in prefixes:
+        if not os.path.isfile(f"{prefix}.bin"):
+            raise UserError(
+                "the file is missing, and its index is there",
+                f"{prefix}.bin",
+                "copy it beside the .idx file",
+                kind=MISSING,
+            )
+    return tuple(sorted(prefixes))

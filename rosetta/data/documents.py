@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rosetta.core import path_checks
 from rosetta.core.errors import FAILED, INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.data import (
+    array_records,
     bad_records,
     compressed_files,
     data_spec,
@@ -98,7 +99,10 @@ def _decode_records(records: Iterable[UndecodedRecord], handle: Handler) -> Iter
 
 def _list_records(spec: Spec, field: str, split: str) -> Iterator[UndecodedRecord]:
     """Yield the records of a source."""
-    if spec.kind == "hf":
+    if found_tables := table_files.list_tables(spec, split):
+        for path, kind in found_tables:
+            yield from list_file_records(path, kind, field)
+    elif spec.kind == "hf":
         for number, record in enumerate(read_hugging_face(spec, split), 1):
             decode = functools.partial(get_record_text, record, field, spec)
             yield UndecodedRecord(str(spec), f"record {number:,}", decode)
@@ -123,7 +127,7 @@ def list_file_records(path: str, kind: str, field: str) -> Iterator[UndecodedRec
 
     Args:
         path: The file.
-        kind: One of data_spec.FILE_KINDS.
+        kind: One of data_spec.FILE_KINDS, or "arrow".
         field: The field of records that has the text.
 
     Raises:
@@ -135,6 +139,10 @@ def list_file_records(path: str, kind: str, field: str) -> Iterator[UndecodedRec
         for row in table_files.read_rows(path, kind, [field]):
             decode = functools.partial(_get_row_text, row, field, path)
             yield UndecodedRecord(path, row.place, decode)
+    elif kind == "arrayrecord":
+        for number, body in enumerate(array_records.read_records(path), 1):
+            decode = functools.partial(tfrecord.parse_text, body, field, path)
+            yield UndecodedRecord(path, f"record {number:,}", decode)
     else:
         records = tfrecord.Records([path])
         for number in range(len(records)):

@@ -32,7 +32,7 @@ def find_source_files(spec: Spec, split: str) -> Sequence[str]:
     Raises:
         UserError: The files cannot be found.
     """
-    if spec.kind in data_spec.FILE_KINDS:
+    if spec.kind in (*data_spec.FILE_KINDS, "megatron"):
         return data_spec.find_files(spec)
     if spec.kind == "tfds":
         return tfds.find_shards(spec, split)

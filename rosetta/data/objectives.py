@@ -91,12 +91,12 @@ class Objective:
         vocabularies.check_sentinel_count(vocabulary, spans)
 
     def apply(
-        self, windows: Sequence[Array], keys: Array, vocabulary: vocabularies.Vocabulary
+        self, windows: Sequence[Array] | Array, keys: Array, vocabulary: vocabularies.Vocabulary
     ) -> tuple[Array, Array]:
         """Make rows of inputs and targets from windows of tokens.
 
         Args:
-            windows: n int32 arrays of at most `window_length` tokens.
+            windows: n int32 arrays of at most `window_length` tokens, or int32 [n, length].
             keys: uint64 [n], on which the random choices of each row depend.
             vocabulary: The vocabulary, which has the sentinels.
 
@@ -113,7 +113,9 @@ class Objective:
         for size in np.unique(sizes):
             rows = np.flatnonzero(sizes == size)
             tokens: Array = np.zeros((len(rows), 0), np.int32)
-            if size:
+            if isinstance(windows, np.ndarray):
+                tokens = windows
+            elif size:
                 tokens = np.stack([windows[int(row)] for row in rows])
             if self.name == "lm":
                 targets[rows, : min(size, self.targets)] = tokens[:, : self.targets]

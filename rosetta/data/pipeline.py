@@ -19,12 +19,15 @@ from rosetta.core.errors import CONFLICT, DIFFERS, INVALID, UNSUPPORTED, UserErr
 from rosetta.core.variables.setting_values import read_setting
 from rosetta.data import (
     Array,
+    array_records,
     compressed_files,
     data_spec,
     documents,
     file_fingerprints,
+    megatron_files,
     objectives,
     rows,
+    saved_datasets,
     seqio_features,
     table_files,
     task_records,
@@ -133,14 +136,17 @@ def check_source(
     if spec.kind in ("task", "synthetic"):
         return
     objective.check_fits(vocabulary)
-    if spec.kind != "cache" and vocabulary.name.startswith("ids:"):
+    if spec.kind not in data_spec.TOKEN_KINDS and vocabulary.name.startswith("ids:"):
         raise UserError(
             "a vocabulary without text cannot tokenise this data",
             f"VOCAB={vocabulary.name}",
             "name a SentencePiece model or `byte`",
             kind=CONFLICT,
         )
-    if objective.takes_pairs and spec.kind == "text" and objective.name != "lambada":
+    is_running_text = spec.kind == "megatron" or (
+        spec.kind == "text" and objective.name != "lambada"
+    )
+    if objective.takes_pairs and is_running_text:
         raise UserError(
             f"{objective.name} needs records, not running text",
             f"DATA={spec}",
@@ -154,6 +160,10 @@ def check_source(
         tfds.find_shards(spec, split)
     elif spec.kind == "cache":
         _check_cache(spec, objective, vocabulary)
+    elif spec.kind == "megatron":
+        megatron_files.MegatronTokens(spec, vocabulary.size)
+    elif saved_datasets.is_saved(spec):
+        saved_datasets.find_files(spec, split)
     elif spec.kind == "hf":
         documents.open_hugging_face(spec, split)
 
@@ -168,6 +178,9 @@ def _check_files(spec: Spec) -> None:
     elif spec.kind in table_files.KINDS:
         for path in paths:
             table_files.read_columns(path, spec.kind)
+    elif spec.kind == "arrayrecord":
+        for path in paths:
+            array_records.open_reader(path).close()
 
 
 def _check_cache(spec: Spec, objective: Objective, vocabulary: vocabularies.Vocabulary) -> None:
@@ -204,11 +217,14 @@ def open_source(spec: Spec, recipe: Recipe) -> rows.Source:
         return rows.Synthetic(objective, vocabulary, recipe.seed)
     if objective.takes_pairs:
         return _open_pairs(spec, recipe)
-    if spec.kind == "cache":
-        return rows.CachedWindows(
-            TokenCache(spec.value), objective, vocabulary, recipe.seed, shuffle=recipe.shuffle
-        )
-    if spec.kind == "hf":
+    if spec.kind in data_spec.TOKEN_KINDS:
+        tokens: rows.TokenSource
+        if spec.kind == "cache":
+            tokens = TokenCache(spec.value)
+        else:
+            tokens = megatron_files.MegatronTokens(spec, vocabulary.size)
+        return rows.TokenWindows(tokens, objective, vocabulary, recipe.seed, shuffle=recipe.shuffle)
+    if spec.kind == "hf" and not saved_datasets.is_saved(spec):
         return Stream(
             spec, objective, vocabulary, recipe.seed, field=recipe.text_field, split=recipe.split
         )

@@ -45,7 +45,7 @@ def choose_worker_count(batches: Batches) -> int:
     if workers is not None:
         return workers
     parts = data_spec.parse_parts(batches.recipe.data)
-    is_cheap = all(part.spec.kind in ("synthetic", "cache") for part in parts)
+    is_cheap = all(part.spec.kind in ("synthetic", *data_spec.TOKEN_KINDS) for part in parts)
     # Pairs of texts are short, and every process would hold all of them.
     if batches.has_stream or is_cheap or batches.recipe.sized_objective.takes_pairs:
         return 0

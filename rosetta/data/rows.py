@@ -19,11 +19,10 @@ from rosetta.core.errors import INVALID, MISSING, UserError
 from rosetta.data import Array, packing, shuffling, vocabularies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from rosetta.data.objectives import Objective
     from rosetta.data.text_corpora import Corpus
-    from rosetta.data.token_cache import TokenCache
 
 # Stretches are this much longer than the mean window needs, so that nearly all fill a window.
 STRETCH_MARGIN = 1.1
@@ -70,12 +69,15 @@ def make_unpacked_rows(inputs: Array, targets: Array, filler: int = vocabularies
 
 
 def make_rows_from_windows(
-    windows: Sequence[Array], keys: Array, objective: Objective, vocabulary: vocabularies.Vocabulary
+    windows: Sequence[Array] | Array,
+    keys: Array,
+    objective: Objective,
+    vocabulary: vocabularies.Vocabulary,
 ) -> Rows:
     """Return the rows that an objective makes from windows of tokens.
 
     Args:
-        windows: n int32 arrays.
+        windows: n int32 arrays, or int32 [n, length].
         keys: uint64 [n], on which the random choices of each row depend.
         objective: The objective.
         vocabulary: The vocabulary.
@@ -251,7 +253,7 @@ class Windows:
             examples, self.count, self.seed, shuffle=self.shuffle
         )
         windows = []
-        for start in _find_starts(self, self.stretch, epochs, indices):
+        for start in _find_starts(self, self.stretch, epochs, indices).tolist():
             texts = self._read_texts(start, start + self.stretch)
             windows.append(encode_window(texts, self.objective, self.vocabulary))
         keys = _derive_row_keys(self.seed, epochs, indices)
@@ -271,26 +273,44 @@ class Windows:
 
 
 def _find_starts(
-    source: Windows | CachedWindows, length: int, epochs: Array, indices: Array
-) -> Iterator[int]:
-    """Yield where windows begin that are `length` apart.
+    source: Windows | TokenWindows, length: int, epochs: Array, indices: Array
+) -> Array:
+    """Return where windows begin that are `length` apart, int64 [n].
 
     With shuffling, all windows of an epoch are moved by an offset that is drawn for the epoch.
     """
-    for epoch, index in zip(epochs.tolist(), indices.tolist(), strict=True):
-        offset = 0
-        if source.shuffle:
+    starts = indices * length
+    if source.shuffle:
+        for epoch in np.unique(epochs).tolist():
             offset = shuffling.derive_key(source.seed, _OFFSET_KEY, epoch) % length
-        yield index * length + offset
+            starts[epochs == epoch] += offset
+    return starts
 
 
-class CachedWindows:
-    """Windows of a token cache, which are always full.
+class TokenSource(Protocol):
+    """Tokens that are stored as such, in one endless sequence."""
+
+    @property
+    def size(self) -> int:
+        """The number of tokens, after which the first one comes again."""
+        ...
+
+    def read_windows(self, starts: Array, length: int) -> Array:
+        """Return the windows of `length` tokens that begin at `starts`, int32 [n, length]."""
+        ...
+
+    def describe(self) -> str:
+        """Return a text that changes if the tokens do."""
+        ...
+
+
+class TokenWindows:
+    """Windows of stored tokens, which are always full.
 
     In each epoch the windows begin at other places.
 
     Attributes:
-        cache: The token cache.
+        tokens: The tokens.
         objective: The objective.
         vocabulary: The vocabulary.
         seed: The seed of the order and of the objective.
@@ -301,36 +321,34 @@ class CachedWindows:
 
     def __init__(
         self,
-        cache: TokenCache,
+        tokens: TokenSource,
         objective: Objective,
         vocabulary: vocabularies.Vocabulary,
         seed: int,
         *,
         shuffle: bool = True,
     ) -> None:
-        self.cache = cache
+        self.tokens = tokens
         self.objective = objective
         self.vocabulary = vocabulary
         self.seed = seed
         self.shuffle = shuffle
-        self.count = max(1, cache.size // objective.window_length)
-        self.length = min(objective.window_length, cache.size)
+        self.count = max(1, tokens.size // objective.window_length)
+        self.length = min(objective.window_length, tokens.size)
 
     def read_rows(self, examples: Array) -> Rows:
         """Return the rows of running numbers, int64 [n]."""
         epochs, indices = shuffling.locate_examples(
             examples, self.count, self.seed, shuffle=self.shuffle
         )
-        windows = [
-            self.cache.read_tokens(start, start + self.length)
-            for start in _find_starts(self, self.length, epochs, indices)
-        ]
+        starts = _find_starts(self, self.length, epochs, indices)
+        windows = self.tokens.read_windows(starts, self.length)
         keys = _derive_row_keys(self.seed, epochs, indices)
         return make_rows_from_windows(windows, keys, self.objective, self.vocabulary)
 
     def describe(self) -> str:
-        """Return the source and the size of the cache."""
-        return f"cache {self.cache.recipe.source} {self.cache.size}"
+        """Return what the tokens say of themselves."""
+        return self.tokens.describe()
 
 
 class Pairs:

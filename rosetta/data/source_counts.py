@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import log
 from rosetta.core.errors import MISSING, UserError
-from rosetta.data import data_spec, task_records, token_cache
+from rosetta.data import data_spec, megatron_files, task_records, token_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +54,10 @@ def count_source(
     if spec.kind == "cache":
         meta = token_cache.TokenCache(spec.value).meta
         return {"records": meta["documents"] // texts_per_record, "tokens": meta["tokens"]}
+    if spec.kind == "megatron":
+        counts = megatron_files.count_tokens(spec, vocabulary.size, report)
+        log.show_count("")
+        return counts
     texts = task_records.read_texts(spec, objective, field, split, handle)
     documents = tokens = 0
     while batch := list(itertools.islice(texts, TEXTS_PER_BATCH)):

@@ -10,17 +10,35 @@ import os
 from typing import TYPE_CHECKING
 
 from rosetta.core.errors import INVALID, MISSING, UserError
-from rosetta.data import delimited_tables, json_lines
+from rosetta.data import arrow_tables, data_spec, delimited_tables, json_lines, saved_datasets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from rosetta.data.data_spec import Spec
     from rosetta.data.table_rows import Row
 
-KINDS = tuple(delimited_tables.SEPARATORS)
+KINDS = (*delimited_tables.SEPARATORS, *arrow_tables.KINDS)
 # What a table that is not separated as its kind says has in its header instead.
 _SEPARATOR_NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
 _MAX_NAMED_COLUMNS = 8
+
+
+def list_tables(spec: Spec, split: str) -> tuple[tuple[str, str], ...]:
+    """Return the path and the kind of each table of a source; () if the source has no tables.
+
+    Args:
+        spec: The source.
+        split: The split of a saved Hugging Face set whose spec names none.
+
+    Raises:
+        UserError: A file is missing.
+    """
+    if spec.kind in KINDS:
+        return tuple((path, spec.kind) for path in data_spec.find_files(spec))
+    if saved_datasets.is_saved(spec):
+        return tuple((path, "arrow") for path in saved_datasets.find_files(spec, split))
+    return ()
 
 
 def read_columns(path: str, kind: str) -> tuple[str, ...]:
@@ -33,6 +51,8 @@ def read_columns(path: str, kind: str) -> tuple[str, ...]:
     Raises:
         UserError: The file is not such a table.
     """
+    if kind in arrow_tables.KINDS:
+        return arrow_tables.read_columns(path, kind)
     return delimited_tables.read_columns(path, kind)
 
 
@@ -42,12 +62,15 @@ def read_rows(path: str, kind: str, names: Sequence[str] = ()) -> Iterator[Row]:
     Args:
         path: The file.
         kind: One of KINDS.
-        names: Columns that the table has to have.
+        names: Columns that the table has to have, with text. Of Parquet and Arrow files, only these
+            are read, or all if there are none.
 
     Raises:
         UserError: The file is not such a table, or a column is missing.
     """
     check_columns(path, kind, names)
+    if kind in arrow_tables.KINDS:
+        return arrow_tables.read_rows(path, kind, names)
     return delimited_tables.read_rows(path, kind)
 
 

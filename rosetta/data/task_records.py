@@ -17,6 +17,7 @@ from rosetta.core import log
 from rosetta.core.errors import INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.data import (
     Array,
+    array_records,
     bad_records,
     compressed_files,
     data_spec,
@@ -415,11 +416,11 @@ def _read_records(
     if spec.kind == "jsonl":
         for path in data_spec.find_files(spec):
             yield from _read_json_records(path, handle, may_be_squad_file=objective == "squad")
-    elif spec.kind in table_files.KINDS:
-        for path in data_spec.find_files(spec):
-            yield from _read_rows(path, spec.kind, columns, handle)
-    elif spec.kind in ("tfrecord", "tfds"):
-        yield from _read_tfrecords(spec, split, handle)
+    elif tables := table_files.list_tables(spec, split):
+        for path, kind in tables:
+            yield from _read_rows(path, kind, columns, handle)
+    elif spec.kind in ("tfrecord", "tfds", "arrayrecord"):
+        yield from _read_examples(spec, split, handle)
     elif spec.kind == "text" and objective == "lambada":
         for number, line in enumerate(documents.read_documents(spec, ""), 1):
             yield LocatedRecord(str(spec), f"passage {number:,}", {"text": line})
@@ -447,14 +448,25 @@ def _read_rows(
             yield LocatedRecord(path, row.place, row.fields)
 
 
-def _read_tfrecords(spec: Spec, split: str, handle: Handler) -> Iterator[LocatedRecord]:
-    """Yield the records of TFRecord files with their places."""
+def _list_examples(spec: Spec, split: str) -> Iterator[tuple[str, str, bytes]]:
+    """Yield the file, the place and the bytes of each record of tf.train.Example."""
+    if spec.kind == "arrayrecord":
+        for path in data_spec.find_files(spec):
+            for number, body in enumerate(array_records.read_records(path), 1):
+                yield path, f"record {number:,}", body
+        return
     paths = tfds.find_shards(spec, split) if spec.kind == "tfds" else data_spec.find_files(spec)
     records = tfrecord.Records(paths)
     for number in range(len(records)):
         path, place = records.find_place(number)
+        yield path, place, records[number]
+
+
+def _read_examples(spec: Spec, split: str, handle: Handler) -> Iterator[LocatedRecord]:
+    """Yield the records of tf.train.Example with their places."""
+    for path, place, body in _list_examples(spec, split):
         try:
-            features = tfrecord.parse_example(records[number])
+            features = tfrecord.parse_example(body)
         except RecordFault as fault:
             handle(fault.locate(path, place))
             continue

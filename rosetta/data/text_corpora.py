@@ -460,12 +460,12 @@ def _find_document_cut(body: mmap.mmap, place: int, start: int, end: int) -> int
 
 
 def open_corpus(spec: Spec, field: str, split: str = "train") -> Corpus:
-    """Return the corpus of a tfds spec, or of one of data_spec.FILE_KINDS.
+    """Return the corpus of a tfds spec, of one of data_spec.FILE_KINDS, or of a saved hf set.
 
     Args:
         spec: The source.
         field: The field or feature of records that has the text.
-        split: The split of a tfds set whose spec names none.
+        split: The split of a tfds or hf set whose spec names none.
 
     Raises:
         UserError: The files are missing, empty or damaged.
@@ -474,9 +474,11 @@ def open_corpus(spec: Spec, field: str, split: str = "train") -> Corpus:
         from rosetta.data import tfds
 
         return TfrecordCorpus(tfds.find_shards(spec, split), field)
+    if tables := table_files.list_tables(spec, split):
+        return StoredCorpus([text_stores.open_store(path, kind, field) for path, kind in tables])
     paths = data_spec.find_files(spec)
     has_compressed = any(path.endswith(compressed_files.SUFFIXES) for path in paths)
-    if spec.kind in table_files.KINDS or (spec.kind != "tfrecord" and has_compressed):
+    if spec.kind == "arrayrecord" or (has_compressed and spec.kind != "tfrecord"):
         return StoredCorpus([text_stores.open_store(path, spec.kind, field) for path in paths])
     if spec.kind == "text":
         return TextCorpus(paths)

@@ -196,7 +196,7 @@ def _list_shards(folder: str, split: str) -> tuple[dict[int, str], int]:
                 raise UserError(
                     "the set is stored as array_record files",
                     folder,
-                    "prepare it with file_format=tfrecord",
+                    f"write arrayrecord:{folder}/*-{split}.array_record*",
                     kind=UNSUPPORTED,
                 )
             count = int(match["count"])

@@ -31,7 +31,7 @@ import numpy as np
 from rosetta.core import path_checks
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import DAMAGED, DIFFERS, EXISTS, INVALID, MISSING, UNSUPPORTED, UserError
-from rosetta.data import vocabularies
+from rosetta.data import token_shards, vocabularies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -332,7 +332,7 @@ class TokenCache:
         folder: The folder of the cache.
         meta: The content of meta.json.
         recipe: What the cache was made from.
-        cumulative_tokens: For each shard, the number of tokens in it and all shards before it.
+        ends: For each shard, the number of tokens in it and all shards before it.
         cumulative_documents: The same for documents.
         size: The number of tokens of the cache.
 
@@ -348,9 +348,9 @@ class TokenCache:
         self.folder = folder
         self.meta, self.recipe = _read_meta(meta_path)
         shards = self.meta["shards"]
-        self.cumulative_tokens = np.cumsum([shard["tokens"] for shard in shards])
+        self.ends = np.cumsum([shard["tokens"] for shard in shards])
         self.cumulative_documents = np.cumsum([shard["documents"] for shard in shards])
-        self.size = int(self.cumulative_tokens[-1])
+        self.size = int(self.ends[-1])
         for number, shard in enumerate(shards):
             token_bytes = shard["tokens"] * self.recipe.dtype.itemsize
             self._check_size("tokens", number, token_bytes)
@@ -390,22 +390,24 @@ class TokenCache:
             self.maps[kind, number] = np.memmap(self._path(kind, number), dtype, mode="r")
         return self.maps[kind, number]
 
+    def map_shard(self, number: int) -> Array:
+        """Return the tokens of a shard."""
+        return self._map_file("tokens", number)
+
     def read_tokens(self, start: int, stop: int) -> Array:
         """Return the tokens in [start, stop), int32.
 
         The position after the last token of the cache is that of the first token again.
         """
-        pieces = []
-        while start < stop:
-            begin = start % self.size
-            shard = int(np.searchsorted(self.cumulative_tokens, begin, side="right"))
-            shard_begin = int(self.cumulative_tokens[shard - 1]) if shard else 0
-            shard_end = int(self.cumulative_tokens[shard])
-            end = min(begin + stop - start, shard_end)
-            tokens = self._map_file("tokens", shard)
-            pieces.append(tokens[begin - shard_begin : end - shard_begin])
-            start += end - begin
-        return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)).astype(np.int32)
+        return token_shards.read_tokens(self, start, stop)
+
+    def read_windows(self, starts: Array, length: int) -> Array:
+        """Return the windows of `length` tokens that begin at `starts`, int32 [n, length]."""
+        return token_shards.read_windows(self, starts, length)
+
+    def describe(self) -> str:
+        """Return the source and the size of the cache."""
+        return f"cache {self.recipe.source} {self.size}"
 
     def read_document(self, number: int) -> Array:
         """Return the ids of a document, int32."""

@@ -10,15 +10,17 @@ import csv
 import gzip
 import json
 import lzma
+import struct
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from tests.support import corpora
+from tests.support import corpora, required_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 Record = dict[str, str]
 
@@ -64,11 +66,62 @@ def _write_compressed(suffix: str) -> Callable[[Path, Sequence[Record]], str]:
     return write
 
 
+def write_parquet(path: Path, records: Sequence[Mapping[str, Any]]) -> str:
+    """Write a Parquet file of several groups of rows."""
+    module = required_modules.need_modules("pyarrow.parquet")
+    pyarrow = required_modules.need_modules("pyarrow")
+    table = pyarrow.Table.from_pylist(list(records))
+    module.write_table(table, path, row_group_size=max(1, len(records) // 3))
+    return f"parquet:{path}"
+
+
+def write_saved_set(folder: Path, records: Sequence[Mapping[str, Any]]) -> str:
+    """Write a Hugging Face set of two files with save_to_disk."""
+    datasets = required_modules.need_modules("datasets")
+    datasets.disable_progress_bars()
+    splits = {"train": datasets.Dataset.from_list(list(records))}
+    datasets.DatasetDict(splits).save_to_disk(str(folder), num_shards={"train": 2})
+    return f"hf:{folder}"
+
+
+def write_array_records(path: Path, records: Sequence[Mapping[str, str]]) -> str:
+    module = required_modules.need_modules("array_record.python.array_record_module")
+    writer = module.ArrayRecordWriter(str(path), "group_size:7")
+    for record in records:
+        features = {name: [value.encode()] for name, value in record.items()}
+        writer.write(corpora.encode_example(**features))
+    writer.close()
+    return f"arrayrecord:{path}"
+
+
+# The codes of Megatron-LM's DType.
+MEGATRON_CODES = {"<u1": 1, "<i2": 3, "<i4": 4, "<i8": 5, "<f4": 6, "<u2": 8}
+
+
+def write_megatron(prefix: Path, documents: Sequence[Sequence[int]], dtype: str = "<u2") -> str:
+    """Write documents of ids as Megatron-LM's IndexedDatasetBuilder does, each as one sequence."""
+    sizes = [len(ids) for ids in documents]
+    item = np.dtype(dtype).itemsize
+    pointers = np.cumsum([0, *sizes])[: len(sizes)] * item
+    head = b"MMIDIDX\x00\x00" + struct.pack(
+        "<QBQQ", 1, MEGATRON_CODES[dtype], len(sizes), len(sizes) + 1
+    )
+    arrays = ((sizes, "<i4"), (pointers, "<i8"), (range(len(sizes) + 1), "<i8"))
+    index = head + b"".join(np.array(values).astype(kind).tobytes() for values, kind in arrays)
+    Path(f"{prefix}.idx").write_bytes(index)
+    body = b"".join(np.array(ids, np.int64).astype(dtype).tobytes() for ids in documents)
+    Path(f"{prefix}.bin").write_bytes(body)
+    return f"megatron:{prefix}"
+
+
 # Name -> a function that writes records as files of a folder, and returns the data.
 WRITERS: dict[str, Callable[[Path, Sequence[Record]], str]] = {
     "jsonl": lambda folder, records: write_jsonl(folder / "a.jsonl", records),
     "csv": lambda folder, records: write_csv(folder / "a [1], b.csv", records),
     "tsv": lambda folder, records: write_tsv(folder / "a.tsv", records),
+    "parquet": lambda folder, records: write_parquet(folder / "a.parquet", records),
+    "saved": lambda folder, records: write_saved_set(folder / "saved", records),
+    "arrayrecord": lambda folder, records: write_array_records(folder / "a.array_record", records),
     "gz": _write_compressed(".gz"),
     "zst": _write_compressed(".zst"),
 }

@@ -283,7 +283,7 @@ def _check_data_files(name: str, data: str | Mapping[str, float]) -> None:
     """Check the files and folders of one source or mixture, the value of the variable `name`."""
     try:
         for part in data_spec.parse_parts(data):
-            if part.spec.kind in data_spec.FILE_KINDS:
+            if part.spec.kind in (*data_spec.FILE_KINDS, "megatron"):
                 data_spec.find_files(part.spec)
                 continue
             # Other names after hf: are data sets of the Hugging Face Hub.

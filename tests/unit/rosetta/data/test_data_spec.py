@@ -31,7 +31,7 @@ def test_a_spec_is_parsed_and_printed_again(typed: str, expected: data_spec.Spec
     ("typed", "kind", "facts"),
     [
         ("/data/a.txt", errors.UNKNOWN, {"where": "DATA=/data/a.txt", "value": "/data/a.txt"}),
-        ("parquet:/a", errors.UNKNOWN, {"where": "DATA=parquet:/a", "value": "parquet"}),
+        ("feather:/a", errors.UNKNOWN, {"where": "DATA=feather:/a", "value": "feather"}),
         ("text:", errors.INVALID, {"where": "DATA=text:", "remedy": "text:"}),
         ("text", errors.INVALID, {"where": "DATA=text", "remedy": "text:"}),
         ("synthetic:3", errors.INVALID, {"remedy": "DATA=synthetic"}),

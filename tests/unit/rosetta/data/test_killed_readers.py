@@ -71,6 +71,12 @@ def test_a_killed_run_on_text_continues_with_equal_batches(kind: str, tmp_path: 
     check_killed_run(corpora.make_recipe(data), tmp_path)
 
 
+def test_a_killed_run_on_tokens_of_megatron_continues_with_equal_batches(tmp_path: Path) -> None:
+    documents = [list(record["text"].encode()) for record in data_sources.make_text_records(300)]
+    data = data_sources.write_megatron(tmp_path / "a", documents)
+    check_killed_run(corpora.make_recipe(data), tmp_path)
+
+
 @pytest.mark.parametrize("kind", data_sources.WRITERS)
 def test_a_killed_run_on_pairs_continues_with_equal_batches(kind: str, tmp_path: Path) -> None:
     records = data_sources.make_pair_records(300)

@@ -39,10 +39,11 @@ def list_stores(tmp_path: Path) -> list[str]:
 def test_a_store_has_the_texts_and_is_made_once(kind: str, tmp_path: Path) -> None:
     data = data_sources.write_records(kind, tmp_path / "data", RECORDS)
     assert read_all(data) == [record["text"] for record in RECORDS]
-    (name,) = list_stores(tmp_path)
-    made = os.stat(tmp_path / "home" / "texts" / name / "texts.bin").st_mtime_ns
+    stores = tmp_path / "home" / text_stores.STORES_FOLDER
+    made = {path: path.stat().st_mtime_ns for path in stores.glob("*/texts.bin")}
+    assert len(made) == (2 if kind == "saved" else 1)
     assert read_all(data) == [record["text"] for record in RECORDS]
-    assert os.stat(tmp_path / "home" / "texts" / name / "texts.bin").st_mtime_ns == made
+    assert {path: path.stat().st_mtime_ns for path in stores.glob("*/texts.bin")} == made
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
