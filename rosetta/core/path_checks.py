@@ -17,7 +17,7 @@ _COPY_COMMANDS = {"gs://": "gcloud storage cp -r", "s3://": "aws s3 sync"}
 def check_is_local(path: str, where: str) -> None:
     """Check that a path is not an address of an object store.
 
-    Data and vocabularies have to be local: examples are read by position, from mapped files.
+    Token caches, tokens of Megatron-LM, prepared sets of TFDS and vocabularies have to be local.
 
     Args:
       path: The path.
@@ -30,7 +30,7 @@ def check_is_local(path: str, where: str) -> None:
     if scheme:
         copy = _COPY_COMMANDS.get(scheme, "curl -O")
         raise UserError(
-            f"data and vocabularies are read from files, not from {scheme}",
+            f"token caches and vocabularies are read from files, not from {scheme}",
             where,
             f"copy them first ({copy} {path} FOLDER), or mount them",
             kind=UNSUPPORTED,

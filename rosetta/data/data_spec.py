@@ -15,6 +15,8 @@ from typing import Any
 
 from rosetta.core import path_checks
 from rosetta.core.errors import CONFLICT, DENIED, INVALID, MISSING, UNKNOWN, UserError
+from rosetta.core.value_parsing import is_address
+from rosetta.data import remote_files
 
 # The kinds of sources, and their help.
 KINDS = {
@@ -265,7 +267,7 @@ def _describe_unmatched(spec: Spec, pattern: str) -> UserError:
         )
     return UserError(
         "no file matches",
-        pattern,
+        remote_files.describe_address(pattern),
         "check the path; inside a container, give the path of the mounted folder",
         kind=MISSING,
     )
@@ -287,54 +289,74 @@ def _match_indexes(pattern: str) -> list[str]:
     return match_files(f"{pattern.removesuffix('.idx').removesuffix('.bin')}.idx")
 
 
-def _match_patterns(spec: Spec, match: Callable[[str], list[str]]) -> set[str]:
+def _match_patterns(spec: Spec, match: Callable[[str], list[str]]) -> dict[str, str]:
     """Return the files that the patterns of a spec match.
+
+    Files in object stores and on web servers are copied to this machine first.
 
     Args:
         spec: The spec. Its value has one or more patterns, separated by commas.
-        match: A function that returns the files that a pattern matches.
+        match: A function that returns the files of this machine that a pattern matches.
+
+    Returns:
+        The name of each file, which is its address or its path, by its path on this machine.
 
     Raises:
-        UserError: No file matches a pattern, or a path is in an object store.
+        UserError: No file matches a pattern, or one cannot be copied.
     """
-    paths: set[str] = set()
+    names: dict[str, str] = {}
     pieces = spec.value.split(",")
     while pieces:
-        # A file name may have commas, so the longest run of pieces that names files is taken.
-        for count in range(len(pieces), 0, -1):
+        # A file name may have commas, so the longest run of pieces that names files is taken. An
+        # address begins a name of its own.
+        addresses = [number for number, piece in enumerate(pieces) if number and is_address(piece)]
+        longest = addresses[0] if addresses else len(pieces)
+        for count in range(longest, 0, -1):
             pattern = ",".join(pieces[:count])
-            path_checks.check_is_local(pattern, f"DATA={spec}")
-            matches = match(pattern)
+            if is_address(pattern):
+                matches = _match_addresses(spec, pattern)
+            else:
+                matches = {path: path for path in match(pattern)}
             if matches:
                 break
         else:
             raise _describe_unmatched(spec, pieces[0])
-        paths.update(matches)
+        names.update(matches)
         del pieces[:count]
-    return paths
+    return names
+
+
+def _match_addresses(spec: Spec, pattern: str) -> dict[str, str]:
+    """Return the address of each file that a pattern of addresses matches, by its local copy."""
+    where = f"DATA={spec}"
+    if spec.kind == "megatron":
+        path_checks.check_is_local(pattern, where)
+    return remote_files.fetch_files(pattern, where)
 
 
 def find_files(spec: Spec) -> tuple[str, ...]:
     """Return the files of a spec of FILE_KINDS or of a megatron source, sorted by name.
 
+    Files in object stores and on web servers are copied to this machine first.
+
     Args:
         spec: The spec. Its value has one or more patterns, separated by commas.
 
     Raises:
-        UserError: No file matches a pattern, a file cannot be read, all files are empty, or a path
-            is in an object store.
+        UserError: No file matches a pattern, a file cannot be read or copied, or all files are
+            empty.
     """
     if spec.kind == "megatron":
         return tuple(f"{prefix}{end}" for prefix in find_prefixes(spec) for end in (".bin", ".idx"))
-    paths = _match_patterns(spec, match_files)
-    for path in paths:
+    names = _match_patterns(spec, match_files)
+    for path in names:
         if not os.access(path, os.R_OK):
             raise UserError("the file cannot be read", path, "check its permissions", kind=DENIED)
-    if not any(os.path.getsize(path) for path in paths):
+    if not any(os.path.getsize(path) for path in names):
         raise UserError(
             "the files are empty", spec.value, "name files with text in them", kind=MISSING
         )
-    return tuple(sorted(paths))
+    return tuple(sorted(names, key=lambda path: names[path]))
 
 
 def find_prefixes(spec: Spec) -> tuple[str, ...]:

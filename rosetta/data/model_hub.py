@@ -13,7 +13,6 @@ processes needs:
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import importlib
 import json
@@ -26,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import home_folder, log, path_checks
+from rosetta.core import file_lock, home_folder, log, path_checks
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import (
     DAMAGED,
@@ -41,7 +40,7 @@ from rosetta.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 SCHEME = "hf:"
 DEFAULT_REVISION = "main"
@@ -152,7 +151,9 @@ def fetch_model(text: str, where: str, purpose: str) -> Path:
     name = parse_name(text, where)
     cache = home_folder.make_home_folder() / "hub"
     repository = _Repository(name, cache, where)
-    with hold_lock(repository.folder / "rosetta.lock", f"{name} is downloaded by another process"):
+    with file_lock.hold_lock(
+        repository.folder / "rosetta.lock", f"{name} is downloaded by another process"
+    ):
         commit = repository.find_commit()
         snapshot = repository.find_complete_snapshot(commit, purpose)
         return snapshot or repository.download(commit, purpose)
@@ -198,24 +199,6 @@ def list_files(info: Any) -> list[StoredFile]:
         )
         for sibling in info.siblings or ()
     ]
-
-
-@contextlib.contextmanager
-def hold_lock(path: Path, message: str) -> Iterator[None]:
-    """Hold a lock on a file while the block runs. The lock also counts on other machines.
-
-    Args:
-        path: The file, which is created.
-        message: What to say while another process has the lock.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            log.info(f"{message}; this process waits for it")
-            fcntl.lockf(file, fcntl.LOCK_EX)
-        yield
 
 
 class _Repository:

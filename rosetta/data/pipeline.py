@@ -26,6 +26,7 @@ from rosetta.data import (
     file_fingerprints,
     megatron_files,
     objectives,
+    remote_files,
     rows,
     saved_datasets,
     seqio_features,
@@ -269,7 +270,7 @@ def _open_pairs(spec: Spec, recipe: Recipe) -> rows.Pairs:
         recipe.seed,
         pack=recipe.pack,
         shuffle=recipe.shuffle,
-        name=os.path.basename(spec.value.rstrip("/")),
+        name=os.path.basename(remote_files.describe_address(spec.value).rstrip("/")),
     )
 
 
@@ -584,7 +585,8 @@ def _drop_folders(data: str) -> str:
     """Return the data without folders: a data set that was moved is the same one."""
     descriptions = []
     for part in data_spec.parse_parts(data):
-        name = os.path.basename(part.spec.value.rstrip("/"))
+        value = remote_files.describe_address(part.spec.value)
+        name = os.path.basename(value.rstrip("/"))
         descriptions.append(f"{part.spec.kind}:{name}#{part.spec.split} {part.rate}")
     return " ".join(descriptions)
 

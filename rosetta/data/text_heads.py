@@ -46,7 +46,7 @@ def check_text_heads(paths: Sequence[str]) -> None:
     Raises:
         UserError: See check_text_head.
     """
-    step = -(-len(paths) // MAX_CHECKED_FILES)
+    step = max(1, -(-len(paths) // MAX_CHECKED_FILES))
     for path in paths[::step]:
         with open(path, "rb") as file:
             check_text_head(file.read(HEAD_BYTES), path)

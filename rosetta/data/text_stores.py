@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.core import atomic_files, home_folder, log
+from rosetta.core import atomic_files, file_lock, home_folder, log
 from rosetta.core.errors import TOO_BIG, UserError
-from rosetta.data import bad_records, documents, model_hub
+from rosetta.data import bad_records, documents
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,7 +88,7 @@ def open_store(path: str, kind: str, field: str) -> TextStore:
     folder = stores / name
     meta_path = folder / "meta.json"
     if not meta_path.exists():
-        with model_hub.hold_lock(stores / f"{name}.lock", f"{path} is being read"):
+        with file_lock.hold_lock(stores / f"{name}.lock", f"{path} is being read"):
             if not meta_path.exists():
                 _make_store(path, kind, field, folder)
                 return TextStore(path, str(folder))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import rosetta
-from rosetta.core import folder_fingerprint, home_folder, log
+from rosetta.core import file_lock, folder_fingerprint, home_folder, log
 from rosetta.core.errors import FAILED, UserError
 from rosetta.data import model_hub
 
@@ -78,7 +78,7 @@ def resolve_weights(variable: str, value: str, *, where: str = "") -> str:
     model, layout = _CONVERSIONS[variable]
     out = home_folder.make_home_folder() / "converted" / f"{key}-{layout}"
     message = f"{value} is converted by another process"
-    with model_hub.hold_lock(out.with_name(out.name + ".lock"), message):
+    with file_lock.hold_lock(out.with_name(out.name + ".lock"), message):
         if not out.is_dir():
             log.info(f"converting {value} for {variable}, into {out}")
             _convert(model, layout, source, out, where)

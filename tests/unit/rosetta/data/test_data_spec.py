@@ -104,7 +104,5 @@ def test_missing_empty_and_remote_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     with errors.expect_user_error(errors.MISSING, where=f"{tmp_path}/empty.txt", remedy="text"):
         data_spec.find_files(data_spec.parse_spec(f"text:{tmp_path}/empty.txt"))
-    with errors.expect_user_error(
-        errors.UNSUPPORTED, where="s3://bucket/a.txt", remedy="aws s3 sync"
-    ):
-        data_spec.find_files(data_spec.parse_spec("text:s3://bucket/a.txt"))
+    with errors.expect_user_error(errors.UNSUPPORTED, where="s3://bucket/a", remedy="aws s3 sync"):
+        data_spec.find_files(data_spec.parse_spec("megatron:s3://bucket/a"))
