@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from rosetta.core import log, option_types
-from rosetta.core.errors import CONFLICT, FAILED, INVALID, MISSING, UNSUPPORTED, UserError
+from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_whole_number
 
 if TYPE_CHECKING:
@@ -467,27 +467,25 @@ def _check_flags(args: argparse.Namespace, run: Run) -> None:
 
 def run_preset(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta run`; return its result and the text to print."""
-    from rosetta.launch import docker, node_processes, rendering
+    from rosetta.launch import rendering, run_start
 
-    run = read_run(args)
+    run, options = read_run(args), _make_options(args)
     if args.on == "docker":
-        container = docker.render_docker(run, _make_options(args), os.environ)
+        container = run_start.render(args.on, run, options)
         _warn_about_placement(args, run)
-        return _format_rendering(container) if args.dry_run else _replace_process(args, container)
+        if args.dry_run:
+            return _format_rendering(container)
+        _refuse_json(args)
+        run_start.start_docker(run, options)
     _check_coordinator(args, run)
     _warn_about_placement(args, run)
-    layout = node_processes.ProcessLayout(
-        rendering.count_processes_per_node(run),
-        run.nodes,
-        _read_node_number(args),
-        args.coordinator,
-    )
-    variables = rendering.make_variables(run)
+    layout = run_start.make_layout(run, _read_node_number(args), args.coordinator)
     if args.dry_run:
+        variables = rendering.make_variables(run)
         spawn_command = _make_spawn_command(layout, list(run.entry))
         return _format_rendering(rendering.Rendering(spawn_command, variables))
     _refuse_json(args)
-    sys.exit(node_processes.run_processes(run.entry, layout, {**os.environ, **variables}))
+    sys.exit(run_start.start_local(run, layout))
 
 
 def _check_coordinator(args: argparse.Namespace, run: Run) -> None:
@@ -528,17 +526,6 @@ def _read_node_number(args: argparse.Namespace) -> int:
     return parse_whole_number("JOB_COMPLETION_INDEX", text, minimum=0)
 
 
-def _replace_process(args: argparse.Namespace, rendering: Rendering) -> NoReturn:
-    """Replace this process by the program of a rendering."""
-    import signal
-
-    _refuse_json(args)
-    _check_program(rendering, args.on)
-    log.info("+ " + rendering.format_command(), prefix=False)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.execvpe(rendering.argv[0], rendering.argv, {**os.environ, **rendering.env})  # noqa: S606
-
-
 def _refuse_json(args: argparse.Namespace) -> None:
     """Refuse --json for a run, whose own output goes to stdout."""
     if args.json:
@@ -550,21 +537,6 @@ def _refuse_json(args: argparse.Namespace) -> None:
         )
 
 
-def _check_program(rendering: Rendering, place: str) -> None:
-    """Check that the program of a rendering is installed."""
-    import shutil
-
-    program = rendering.argv[0]
-    if shutil.which(program) is None:
-        raise UserError(
-            "the program is not on PATH",
-            f"--on {place}: {program}",
-            "install it, or see its command line with --dry-run",
-            kind=MISSING,
-            value=program,
-        )
-
-
 def _format_rendering(rendering: Rendering) -> tuple[dict[str, Any], str]:
     """Return a rendering as the result of a dry run, and as text."""
     return rendering.as_json(), rendering.format_command()
@@ -572,40 +544,15 @@ def _format_rendering(rendering: Rendering) -> tuple[dict[str, Any], str]:
 
 def submit_preset(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta submit`; return its result and the text to print."""
-    import subprocess
+    from rosetta.launch import run_start
 
-    from rosetta.launch import jobset, slurm
-
-    renderers = {
-        "slurm": slurm.render_slurm,
-        "pyxis": slurm.render_pyxis,
-        "apptainer": slurm.render_apptainer,
-        "jobset": jobset.render_jobset,
-    }
-    run = read_run(args)
-    rendering = renderers[args.on](run, _make_options(args))
+    run, options = read_run(args), _make_options(args)
+    rendering = run_start.render(args.on, run, options)
     _warn_about_placement(args, run)
     if args.dry_run:
         return _format_rendering(rendering)
-    _check_program(rendering, args.on)
-    process = subprocess.run(
-        rendering.argv,
-        env={**os.environ, **rendering.env},
-        input=rendering.stdin,
-        text=True,
-        stdout=subprocess.PIPE,
-        check=False,
-    )
-    if process.returncode:
-        raise UserError(
-            f"ended with status {process.returncode}",
-            rendering.argv[0],
-            "see the message of the program above",
-            kind=FAILED,
-            value=process.returncode,
-        )
-    output = process.stdout.strip()
-    return {"said": output}, output
+    result = run_start.submit(args.on, run, options)
+    return result, result["said"]
 
 
 def spawn_processes(args: argparse.Namespace) -> tuple[dict[str, Any], str]:

@@ -63,6 +63,14 @@ PROGRAM = Program(
             _SETTINGS,
         ),
         Command(
+            "runs",
+            TRAIN,
+            "list, watch, cancel or repeat the runs of run and submit",
+            "rosetta.commands.runs",
+            ("list", "status 3", "logs 3 --follow", "cancel 3", "resubmit 3"),
+            "Each run has a number, which `rosetta run` and `rosetta submit` print.",
+        ),
+        Command(
             "plot",
             TRAIN,
             "draw the loss of runs in the terminal, or as PNG",

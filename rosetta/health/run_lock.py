@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta.core import exit_status, log, run_folders
+from rosetta.core import exit_status, log, process_identity, run_folders
 from rosetta.core.errors import IN_USE, UserError
 from rosetta.core.value_parsing import is_address, parse_digits, parse_path
 from rosetta.health import stop_signals
@@ -76,39 +76,14 @@ def _describe_this_process(environment: Mapping[str, str]) -> Holder:
     return Holder(
         token=uuid.uuid4().hex,
         host=socket.gethostname(),
-        boot=_read_boot_id(),
+        boot=process_identity.read_boot_id(),
         pid=os.getpid(),
-        pids=_read_pid_namespace(),
-        started=_read_start_time(os.getpid()),
+        pids=process_identity.read_pid_namespace(),
+        started=process_identity.read_start_time(os.getpid()),
         since=time.strftime("%F %H:%M UTC", time.gmtime()),
         job=environment.get("SLURM_JOB_ID", ""),
         restarts=parse_digits(environment.get("SLURM_RESTART_COUNT", "")) or 0,
     )
-
-
-def _read_boot_id() -> str:
-    """Return the id of this machine's last boot, or its host name if there is none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return socket.gethostname()
-
-
-def _read_pid_namespace() -> str:
-    """Return the namespace of this process's id; "" if it is not known."""
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
-
-
-def _read_start_time(pid: int) -> str:
-    """Return when a process began, by the kernel's clock; "" if there is no such process."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return stat.rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
 
 
 def _parse_lock_file(text: str) -> tuple[Holder | None, int]:
@@ -238,7 +213,11 @@ def check_not_in_use(folder: str, name: str) -> tuple[()]:
         return ()
     try:
         holder, _ = _parse_lock_file(_read_descriptor(file))
-        if holder and holder.boot == _read_boot_id() and _try_kernel_lock(file) is False:
+        if (
+            holder
+            and holder.boot == process_identity.read_boot_id()
+            and _try_kernel_lock(file) is False
+        ):
             raise _make_refusal(folder, name, holder)
     finally:
         os.close(file)
@@ -388,7 +367,10 @@ class _HolderWatch:
             # The kernel's lock decides. Without locks, the process itself tells.
             if lock_result is True:
                 return True
-            return holder.pids == own.pids and _read_start_time(holder.pid) != holder.started
+            return (
+                holder.pids == own.pids
+                and process_identity.read_start_time(holder.pid) != holder.started
+            )
         # A requeued Slurm job takes over from its earlier start.
         return bool(holder.job) and holder.job == own.job and holder.restarts < own.restarts
 

@@ -103,6 +103,8 @@ KUBECTL = (
     + f"""
 sys.path.insert(0, {str(ROOT)!r})
 from tests.support import fake_launchers
+if sys.argv[1] != "create":
+    sys.exit(fake_launchers.answer_about_jobset(sys.argv[1:], os.path.dirname(__file__)))
 fake_launchers.run_pod(sys.stdin.read(), os.environ["SECRETS"], os.environ["PATH"])
 """
 )
@@ -125,6 +127,26 @@ def run_pod(text: str, secrets: str, path: str) -> None:
         )
     command = [expand_variables(word, inside) for word in container["command"]]
     os.execvpe(command[0], command, {"PATH": path, **inside})  # noqa: S606
+
+
+def answer_about_jobset(words: list[str], folder: str) -> int:
+    """Answer `kubectl get|delete|logs` for the JobSet whose status a test wrote to jobset.json."""
+    state = Path(folder, "jobset.json")
+    if words[0] == "logs":
+        print(*words)
+        return 0
+    if not state.exists():
+        name = words[2]
+        print(
+            f'Error from server (NotFound): jobsets.jobset.x-k8s.io "{name}" not found',
+            file=sys.stderr,
+        )
+        return 1
+    if words[0] == "delete":
+        state.unlink()
+    else:
+        print(json.dumps({"status": json.loads(state.read_text())}))
+    return 0
 
 
 def expand_variables(text: str, variables: dict[str, str]) -> str:
