@@ -18,7 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rosetta.plan import step_report, t5x_step
+from rosetta.core.gpus import get_gpu
+from rosetta.plan import step_report, step_time, t5x_step
 
 FAST = {"fuse_qkv": True, "attention": "cudnn"}
 FP8 = {**FAST, "fp8": "xla"}
@@ -54,6 +55,22 @@ CASES: dict[str, dict[str, Any]] = {
             ("separate", {"fuse_mlp": True, "attention": "cudnn"}),
         )
     },
+    # Parameters and optimizer state on each GPU, or a share of them.
+    **{
+        f"large-{precision}-{'shared' if fsdp else 'whole'}": {
+            "size": "large",
+            "gpus": 8,
+            "tp": 1,
+            "batch": 32,
+            "switches": switches,
+            "fsdp": fsdp,
+        }
+        for precision, switches in (
+            ("bf16", {"fuse_mlp": True, "attention": "cudnn"}),
+            ("fp8", {**FP8, "transpose_batch_sequence": True}),
+        )
+        for fsdp in (False, True)
+    },
     **{
         f"large-dropout-{attention}": {
             "size": "large",
@@ -81,7 +98,12 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 # Case -> the case that its figures are divided by.
-COMPARED = {"large-separate": "large-joined", "large-dropout-cudnn": "large-dropout-xla"}
+COMPARED = {
+    "large-separate": "large-joined",
+    "large-dropout-cudnn": "large-dropout-xla",
+    "large-bf16-shared": "large-bf16-whole",
+    "large-fp8-shared": "large-fp8-whole",
+}
 
 UPSTREAM_FIELDS = (
     "vocab_size",
@@ -177,9 +199,13 @@ def main() -> int:
         t5x_step.prepare_t5x_compilation(
             CASES[name].get("switches", {}).get("fp8", "off"), CASES[name]["size"], "h100"
         )
-        (args.out / f"{name}.json").write_text(
-            json.dumps(step_report.summarize_step(compile_case(CASES[name])))
-        )
+        case = CASES[name]
+        compiled = compile_case(case)
+        gpus = case["gpus"]
+        workload = step_time.Workload(gpus * case["batch"] // case["tp"], 640, gpus, min(gpus, 8))
+        figures = step_report.summarize_step(compiled)
+        figures["time"] = step_time.report_time(compiled.text, get_gpu("h100", "CASE"), workload)
+        (args.out / f"{name}.json").write_text(json.dumps(figures))
         return 0
     args.out.mkdir(parents=True, exist_ok=True)
     status = 0
@@ -217,7 +243,13 @@ def print_ratios(out: Path) -> None:
             for key in ("kernels", "bytes", "gemm_flops")
         ]
         memory = figures["memory"]["peak"] / reports[base]["memory"]["peak"]
-        print(f"{name} / {base}: {', '.join(ratios)}, peak memory {memory:.3f}")
+        seconds, base_seconds = (
+            each["time"]["seconds"]["likely"] for each in (figures, reports[base])
+        )
+        print(
+            f"{name} / {base}: {', '.join(ratios)}, peak memory {memory:.3f}, "
+            f"predicted time {seconds / base_seconds:.3f}"
+        )
 
 
 if __name__ == "__main__":

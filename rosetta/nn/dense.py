@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax.linen.partitioning import param_with_axes
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from rosetta.nn import fp8, fused_kernels, transformer_engine
+from rosetta.nn import fp8, fused_kernels, sharded_parameters, transformer_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,12 +34,15 @@ class Projection:
         state: The FP8 state of `rosetta.nn.fp8`; None if the product is not computed in FP8.
         name: The name of the projection's module.
         backend: What computes the FP8 product, "xla" or "te" (Transformer Engine).
+        axes: The logical names of the kernel's dimensions; empty if it is not sharded over the
+            data axes (see `rosetta.nn.sharded_parameters`).
     """
 
     kernel: Any
     state: Mapping[str, Any] | None = None
     name: str = ""
     backend: str = "xla"
+    axes: tuple[str, ...] = ()
 
 
 class Kernel(nn.Module):
@@ -64,11 +66,11 @@ class Kernel(nn.Module):
     @nn.compact
     def __call__(self) -> Projection:
         """Return the parameter, float32 [inputs, outputs], and the FP8 state."""
-        kernel = param_with_axes(
-            "kernel", self.init, (self.inputs, self.outputs), jnp.float32, axes=self.axes
+        kernel = sharded_parameters.declare_parameter(
+            "kernel", self.init, (self.inputs, self.outputs), self.axes
         )
         state = fp8.get_state(self) if self.fp8 != "off" else None
-        return Projection(kernel, state, self.name or "", self.fp8)
+        return Projection(kernel, state, self.name or "", self.fp8, self.axes)
 
 
 def apply_projections(x: Any, projections: Sequence[Projection], dtype: Any) -> tuple[Any, ...]:
@@ -100,9 +102,13 @@ def _multiply_projections(x: Any, projections: Sequence[Projection], dtype: Any)
             [projection.kernel for projection in projections],
             [projection.state for projection in projections if projection.state is not None],
             dtype,
+            [projection.axes for projection in projections],
         )
         return tuple(checkpoint_name(output, PROJECTION_OUTPUT) for output in outputs)
-    kernels = [jnp.asarray(projection.kernel, dtype) for projection in projections]
+    kernels = [
+        sharded_parameters.cast_parameter(projection.kernel, projection.axes, dtype)
+        for projection in projections
+    ]
     product = checkpoint_name(
         lax.dot_general(x, fused_kernels.join_parts(kernels), (((x.ndim - 1,), (0,)), ((), ()))),
         PROJECTION_OUTPUT,

@@ -8,7 +8,10 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
-from flax.linen.partitioning import param_with_axes
+
+from rosetta.nn import sharded_parameters
+
+_AXES = ("vocab", "embed")
 
 
 class Embedding(nn.Module):
@@ -26,18 +29,18 @@ class Embedding(nn.Module):
 
     def setup(self) -> None:
         """Declare the parameter; Flax calls this."""
-        self.embedding = param_with_axes(
+        self.embedding = sharded_parameters.declare_parameter(
             "embedding",
             nn.initializers.normal(stddev=1.0),
             (self.vocabulary, self.features),
-            jnp.float32,
-            axes=("vocab", "embed"),
+            _AXES,
         )
 
     def __call__(self, tokens: Any) -> Any:
         """Return the vectors [..., features] in `dtype` of token ids [...]."""
-        return jnp.asarray(self.embedding, self.dtype)[tokens.astype(jnp.int32)]
+        table = sharded_parameters.cast_parameter(self.embedding, _AXES, self.dtype)
+        return table[tokens.astype(jnp.int32)]
 
     def table(self) -> Any:
-        """Return the parameter itself, float32 [vocabulary, features]."""
-        return self.embedding
+        """Return the parameter itself, float32 [vocabulary, features], gathered if sharded."""
+        return sharded_parameters.cast_parameter(self.embedding, _AXES, self.embedding.dtype)

@@ -34,12 +34,14 @@ from jax import lax
 from rosetta.core import gpus
 from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.core.gpu_query import parse_capability
-from rosetta.nn import fused_kernels
+from rosetta.nn import fused_kernels, sharded_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from flax import linen as nn
+
+    from rosetta.nn.sharded_parameters import Layout
 
 COLLECTION = "_overwrite_with_gradient"
 FORWARD_DTYPE, BACKWARD_DTYPE = jnp.float8_e4m3fn, jnp.float8_e5m2
@@ -161,7 +163,11 @@ def compute_amaxes(arrays: Sequence[Any]) -> list[Any]:
 
 
 def multiply_kernels(
-    x: Any, kernels: Sequence[Any], states: Sequence[Mapping[str, Any]], dtype: Any
+    x: Any,
+    kernels: Sequence[Any],
+    states: Sequence[Mapping[str, Any]],
+    dtype: Any,
+    axes: Sequence[Sequence[str]] = (),
 ) -> tuple[Any, ...]:
     """Multiply an input with one kernel or several in FP8.
 
@@ -173,22 +179,32 @@ def multiply_kernels(
         kernels: [inputs, outputs] each.
         states: The FP8 state of each kernel's projection.
         dtype: The type of the outputs.
+        axes: The logical names of the dimensions of each kernel. Kernels that are sharded over the
+            data axes are gathered in FP8. Empty if none is.
 
     Returns:
         For each kernel [..., outputs] in `dtype`.
     """
+    layouts = tuple(
+        sharded_parameters.find_layout(names, kernel.shape)
+        for names, kernel in zip(axes or [()] * len(kernels), kernels, strict=True)
+    )
     outputs: tuple[Any, ...] = _multiply_kernels(
-        jnp.dtype(dtype), x, tuple(kernels), tuple(dict(state) for state in states)
+        jnp.dtype(dtype), layouts, x, tuple(kernels), tuple(dict(state) for state in states)
     )
     return outputs
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _multiply_kernels(
-    dtype: Any, x: Any, kernels: tuple[Any, ...], states: tuple[dict[str, Any], ...]
+    dtype: Any,
+    layouts: tuple[Layout | None, ...],
+    x: Any,
+    kernels: tuple[Any, ...],
+    states: tuple[dict[str, Any], ...],
 ) -> tuple[Any, ...]:
     """Multiply as `multiply_kernels`, with the derivative of `_compute_backward`."""
-    outputs: tuple[Any, ...] = _compute_forward(dtype, x, kernels, states)[0]
+    outputs: tuple[Any, ...] = _compute_forward(dtype, layouts, x, kernels, states)[0]
     return outputs
 
 
@@ -248,20 +264,31 @@ def _rescale(product: Any, left_scale: Any, right_scale: Any, dtype: Any) -> Any
     return (product.astype(jnp.float32) * left_scale * right_scale).astype(dtype)
 
 
+def _quantise_kernels(
+    kernels: Sequence[Any], scales: Sequence[Any], layouts: Sequence[Layout | None]
+) -> Any:
+    """Return the kernels in FP8, gathered and joined."""
+    return fused_kernels.join_parts(
+        [
+            sharded_parameters.gather_array(quantise_tensor(kernel, scale, FORWARD_DTYPE), layout)
+            for kernel, scale, layout in zip(kernels, scales, layouts, strict=True)
+        ]
+    )
+
+
 def _compute_forward(
-    dtype: Any, x: Any, kernels: tuple[Any, ...], states: tuple[dict[str, Any], ...]
+    dtype: Any,
+    layouts: tuple[Layout | None, ...],
+    x: Any,
+    kernels: tuple[Any, ...],
+    states: tuple[dict[str, Any], ...],
 ) -> tuple[Any, Any]:
     """Return the outputs of `multiply_kernels` and the _Residuals."""
     input_scale = _find_largest(_list_scales(states, "input"))
     kernel_scales = _list_scales(states, "kernel")
     fp8_input = quantise_tensor(x, input_scale, FORWARD_DTYPE)
-    fp8_kernels = [
-        quantise_tensor(kernel, scale, FORWARD_DTYPE)
-        for kernel, scale in zip(kernels, kernel_scales, strict=True)
-    ]
-    product = _multiply_fp8(
-        "fprop", dtype, fp8_input, fused_kernels.join_parts(fp8_kernels), ((x.ndim - 1,), (0,))
-    )
+    fp8_kernels = _quantise_kernels(kernels, kernel_scales, layouts)
+    product = _multiply_fp8("fprop", dtype, fp8_input, fp8_kernels, ((x.ndim - 1,), (0,)))
     parts = fused_kernels.split_parts(product, [kernel.shape[1] for kernel in kernels])
     outputs = [
         _rescale(part, input_scale, scale, dtype)
@@ -276,7 +303,10 @@ def _compute_forward(
 
 
 def _compute_backward(
-    dtype: Any, residuals: _Residuals, gradients: tuple[Any, ...]
+    dtype: Any,
+    layouts: tuple[Layout | None, ...],
+    residuals: _Residuals,
+    gradients: tuple[Any, ...],
 ) -> tuple[Any, Any, Any]:
     """Return the gradients of the input and the kernels, and the observed states."""
     kernels = residuals.kernels
@@ -285,9 +315,7 @@ def _compute_backward(
     fp8_gradient = quantise_tensor(
         fused_kernels.join_parts(gradients), gradient_scale, BACKWARD_DTYPE
     )
-    fp8_kernel = fused_kernels.join_parts(
-        [quantise_tensor(kernel, shared_kernel_scale, FORWARD_DTYPE) for kernel in kernels]
-    )
+    fp8_kernel = _quantise_kernels(kernels, [shared_kernel_scale] * len(kernels), layouts)
     batch_axes = tuple(range(residuals.fp8_input.ndim - 1))
     output_axes = tuple(range(len(batch_axes), fp8_gradient.ndim))
     contracted = (output_axes, tuple(range(1, fp8_kernel.ndim)))
@@ -303,9 +331,16 @@ def _compute_backward(
         gradient_scale,
         kernels[0].dtype,
     )
-    kernel_gradients = fused_kernels.split_parts(
-        joined_kernel_gradient, [kernel.shape[1] for kernel in kernels]
-    )
+    kernel_gradients = [
+        sharded_parameters.scatter_gradient(gradient, layout)
+        for gradient, layout in zip(
+            fused_kernels.split_parts(
+                joined_kernel_gradient, [kernel.shape[1] for kernel in kernels]
+            ),
+            layouts,
+            strict=True,
+        )
+    ]
     observed = _observe_states(residuals, gradients)
     return input_gradient.astype(residuals.input_like.dtype), tuple(kernel_gradients), observed
 

@@ -27,7 +27,14 @@ import jax.numpy as jnp
 
 from rosetta.core.errors import CONFLICT, FAILED, UNSUPPORTED, UserError
 from rosetta.core.transformer_engine import disables_fused_attention, require_transformer_engine
-from rosetta.nn import attention_limits, fallback_notice, fp8, fused_kernels, mesh_axes
+from rosetta.nn import (
+    attention_limits,
+    fallback_notice,
+    fp8,
+    fused_kernels,
+    mesh_axes,
+    sharded_parameters,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -117,7 +124,11 @@ def find_product_problem(rows: int, inputs: int, outputs: Sequence[int]) -> str:
 
 
 def multiply_kernels(
-    x: Any, kernels: Sequence[Any], states: Sequence[Mapping[str, Any]], dtype: Any
+    x: Any,
+    kernels: Sequence[Any],
+    states: Sequence[Mapping[str, Any]],
+    dtype: Any,
+    axes: Sequence[Sequence[str]] = (),
 ) -> tuple[Any, ...]:
     """Multiply as `rosetta.nn.fp8.multiply_kernels`, but by Transformer Engine.
 
@@ -130,6 +141,8 @@ def multiply_kernels(
         kernels: [inputs, outputs] each.
         states: The FP8 state of each kernel's projection.
         dtype: The type of the outputs.
+        axes: The logical names of the dimensions of each kernel. Kernels that are sharded over the
+            data axes are gathered in their own type. Empty if none is.
 
     Returns:
         For each kernel [..., outputs].
@@ -140,14 +153,18 @@ def multiply_kernels(
     problem = find_product_problem(math.prod(x.shape[:-1]), x.shape[-1], widths)
     if problem:
         fallback_notice.warn_once(f"FP8 by XLA {fallback_notice.INSTEAD_OF_TE}", problem)
-        return fp8.multiply_kernels(x, kernels, states, dtype)
+        return fp8.multiply_kernels(x, kernels, states, dtype, axes)
     own_states = [dict(state) for state in states]
     te_states = {
         tensor: _prepare_scale(*_collect_states(own_states, tensor)) for tensor in fp8.TENSORS
     }
     # TE rounds the kernel once, from the type of the parameters, as it does in its own layers. If
     # the kernel was in bfloat16, it would be rounded twice.
-    kernel = _match_gradient_dtype(fused_kernels.join_parts(kernels))
+    gathered = [
+        sharded_parameters.cast_parameter(kernel, names, kernel.dtype)
+        for names, kernel in zip(axes or [()] * len(kernels), kernels, strict=True)
+    ]
+    kernel = _match_gradient_dtype(fused_kernels.join_parts(gathered))
     product = te.dense.dense(
         x,
         kernel,

@@ -18,7 +18,7 @@ from t5x.trainer import merge_metrics
 
 from rosetta.core.errors import CONFLICT, INVALID, UNSUPPORTED, UserError
 from rosetta.core.variables import choices
-from rosetta.nn import fallback_notice
+from rosetta.nn import fallback_notice, sharded_parameters
 from rosetta.nn.mesh_axes import list_axis_names
 
 if TYPE_CHECKING:
@@ -140,7 +140,8 @@ def reduce_over_data(
             spread = partitioner.make_gradient_layout(axes, params)
 
         def local(params: Any, state: Any, batch: Any, rng: Any) -> Any:
-            with flax_partitioning.axis_rules(rules):
+            # The parameters are whole here: JAX gathers sharded ones before the function.
+            with flax_partitioning.axis_rules(rules), sharded_parameters.use_layouts(None):
                 group_rng = jax.random.fold_in(rng, lax.axis_index(data_axes))
                 group_gradients, metrics, statistics = gradients(params, state, batch, group_rng)
             maxima = jax.tree.map(lambda leaf: lax.pmax(leaf, data_axes), statistics)

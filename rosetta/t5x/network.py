@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.linen.partitioning import with_sharding_constraint
 
-from rosetta.nn import logits
+from rosetta.nn import logits, sharded_parameters
 from rosetta.nn.attention import Mask
 from rosetta.nn.dense import Kernel
 from rosetta.nn.embedding import Embedding
@@ -223,9 +223,12 @@ def _run_decoder(
         kernel = embedding.table().T
     else:
         init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
-        kernel = Kernel(
+        logits_dense = Kernel(
             config.emb_dim, config.vocab_size, ("embed", "vocab"), init, name="logits_dense"
-        )().kernel
+        )()
+        kernel = sharded_parameters.cast_parameter(
+            logits_dense.kernel, logits_dense.axes, logits_dense.kernel.dtype
+        )
     return (y, kernel) if hidden_only else _compute_logits(config, y, kernel)
 
 

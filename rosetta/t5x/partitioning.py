@@ -1,10 +1,11 @@
 """The layout of a train state over the devices, by T5X's rules; gin files name PjitPartitioner.
 
-The mesh has a data axis and a model axis. With FSDP, the optimizer's state is spread over the data
-axis too. A dimension of a parameter is a multiple of some power of two, but seldom of 9. With 144
-groups of devices, the data axis is therefore divided into 9 replicas of 16 groups. The batch is
-divided over both axes. Each array of the optimizer's state is divided over as many of the groups as
-one of its dimensions divides by.
+The mesh has a data axis and a model axis. With FSDP, kernels and embeddings, and the optimizer's
+state that belongs to them, are sharded over the data axis, too. A dimension of a parameter is a
+multiple of some power of two, but seldom of 9. With 144 groups of devices, the data axis is
+therefore divided into 9 replicas of 16 groups. The batch is divided over both axes. Each sharded
+array is divided over as many of the groups as one of its dimensions divides by. The network gathers
+the parameters where it uses them, see rosetta.nn.sharded_parameters.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from flax import traverse_util
-from jax.sharding import Mesh, PartitionSpec
+from flax.linen import partitioning as flax_partitioning
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from t5x import partitioning
 from t5x.partitioning import standard_logical_axis_rules
 
 from rosetta.core.errors import INVALID, UserError
 from rosetta.core.value_parsing import suggest_common_divisors
-from rosetta.nn import fallback_notice
+from rosetta.nn import fallback_notice, sharded_parameters
 from rosetta.nn.mesh_axes import DATA, MODEL, REPLICA, list_axis_names
+from rosetta.nn.sharded_parameters import SHARDED_NAMES, Layout
 from rosetta.t5x.run.model_config import T5Config, is_whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 __all__ = ["PjitPartitioner", "standard_logical_axis_rules"]
 
@@ -104,7 +107,8 @@ class PjitPartitioner(partitioning.PjitPartitioner):
     Args:
       num_partitions: the devices over which one model is split (tensor parallelism).
       model_parallel_submesh: as of T5X's class. If it is set, the mesh is T5X's.
-      fsdp: spread the optimizer's state over the data axes too. Checkpoints do not depend on it.
+      fsdp: shard parameters and the optimizer's state over the data axes, too. Checkpoints do not
+        depend on it.
       devices: the devices of the mesh; default: all of the process's backend.
       **others: as of T5X's class.
 
@@ -224,8 +228,8 @@ class PjitPartitioner(partitioning.PjitPartitioner):
     def get_mesh_axes(self, train_state: Any) -> Any:
         """Return the layout of a train state.
 
-        With `fsdp`, each array of the optimizer's state is divided over the data axes too, if one
-        of its dimensions divides.
+        With `fsdp`, kernels and embeddings, and the arrays of the optimizer's state that belong to
+        them, are divided over the data axes, too, if one of their dimensions divides.
 
         Raises:
           UserError: a parameter does not divide over the devices that share it.
@@ -242,14 +246,14 @@ class PjitPartitioner(partitioning.PjitPartitioner):
                 # Without a layout, T5X restores a counter in the parameters' type. Float32 is exact
                 # only up to 2**24, bfloat16 up to 256.
                 flat[name] = PartitionSpec()
-            elif self._fsdp and name.startswith("state/param_states/"):
+            elif self._fsdp and _is_sharded(name.split("/")):
                 flat[name] = spread_over_data(spec, shape or (), self._data_axis_sizes)
         specs = [spec for spec in flat.values() if isinstance(spec, PartitionSpec)]
         is_spread = any(_uses_axes(spec, self._data_axis_sizes) for spec in specs)
         if self._fsdp and math.prod(self._data_axis_sizes.values()) > 1 and not is_spread:
             ways = self._data_axis_sizes[self.data_axes[-1]]
             fallback_notice.warn_once(
-                "FSDP=1 changes nothing: the optimizer's state stays whole on each device",
+                "FSDP=1 changes nothing: the train state stays whole on each device",
                 f"no dimension of a parameter divides by {ways}; use a power of two of GPUs",
             )
         return axes.restore_state(traverse_util.unflatten_dict(flat, sep="/"))
@@ -276,14 +280,55 @@ class PjitPartitioner(partitioning.PjitPartitioner):
           params: arrays or their shapes, in the same tree.
         """
 
-        def spread(leaf: Any, spec: Any) -> PartitionSpec:
-            if not self._fsdp:
+        def spread(path: Any, leaf: Any, spec: Any) -> PartitionSpec:
+            if not self._fsdp or not _is_sharded([str(getattr(key, "key", key)) for key in path]):
                 return PartitionSpec()
             sizes = self._data_axis_sizes
             parts = spread_over_data(spec, leaf.shape, sizes) or ()
             return PartitionSpec(*(part if _uses_axes([part], sizes) else None for part in parts))
 
-        return jax.tree.map(spread, params, axes)
+        return jax.tree_util.tree_map_with_path(spread, params, axes)
+
+    def find_parameter_layout(self, axes: Sequence[str], shape: Sequence[int]) -> Layout | None:
+        """Return the layouts of a kernel or an embedding.
+
+        Args:
+          axes: the logical names of its dimensions.
+          shape: its shape.
+
+        Returns:
+          None if it is not sharded over the data axes.
+        """
+        gathered = flax_partitioning.logical_to_mesh_axes(tuple(axes), self.logical_axis_rules)
+        sharded = spread_over_data(gathered, tuple(shape), self._data_axis_sizes)
+        if sharded == gathered:
+            return None
+        return Layout(NamedSharding(self.mesh, sharded), NamedSharding(self.mesh, gathered))
+
+    def partition(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return T5X's partitioned function. With `fsdp`, it gathers the parameters that it uses.
+
+        Args:
+          fn: the function.
+          *args: as of T5X's method.
+          **kwargs: as of T5X's method.
+        """
+        if not self._fsdp:
+            return super().partition(fn, *args, **kwargs)
+
+        @functools.wraps(fn)
+        def gathering(*inputs: Any, **options: Any) -> Any:
+            with sharded_parameters.use_layouts(self.find_parameter_layout):
+                return fn(*inputs, **options)
+
+        return super().partition(gathering, *args, **kwargs)
+
+
+def _is_sharded(path: Sequence[str]) -> bool:
+    """Return whether FSDP shards the array at a path of the train state: the names of its parents
+    and its own. Other parameters, such as those of norms, are too small to gain from it.
+    """
+    return not SHARDED_NAMES.isdisjoint(path)
 
 
 def _uses_axes(spec: Iterable[Any], axes: Collection[str]) -> bool:

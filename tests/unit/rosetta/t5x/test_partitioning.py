@@ -200,7 +200,7 @@ def test_rules_of_a_batch_follow_the_axes_and_others_do_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "fsdp", "moments"),
+    ("devices", "fsdp", "kernel"),
     [
         (machines(18, 8), True, PartitionSpec("data", "model")),
         (machines(1, 6), True, PartitionSpec("data", "model")),
@@ -213,7 +213,7 @@ def test_rules_of_a_batch_follow_the_axes_and_others_do_not() -> None:
 def test_a_train_state_with_fsdp(
     devices: Any,
     fsdp: bool,
-    moments: Any,
+    kernel: Any,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A kernel of 16 times 4; where nothing can be spread, a line says so."""
@@ -223,9 +223,9 @@ def test_a_train_state_with_fsdp(
         model.optimizer_def, model.get_initial_variables()
     )
     axes = PjitPartitioner(1, devices=devices, fsdp=fsdp).get_mesh_axes(state)
-    assert axes.params["dense"]["kernel"] == PartitionSpec(None, "model")
-    assert axes.state_dict()["state"]["param_states"]["1"]["0"]["mu"]["dense"]["kernel"] == moments
-    assert ("FSDP=1 changes nothing" in capsys.readouterr().err) == (fsdp and "data" not in moments)
+    assert axes.params["dense"]["kernel"] == kernel
+    assert axes.state_dict()["state"]["param_states"]["1"]["0"]["mu"]["dense"]["kernel"] == kernel
+    assert ("FSDP=1 changes nothing" in capsys.readouterr().err) == (fsdp and "data" not in kernel)
 
 
 def test_a_parameter_that_does_not_divide_is_refused_before_anything_compiles() -> None:

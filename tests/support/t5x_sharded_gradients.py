@@ -1,0 +1,95 @@
+"""Run with four virtual devices by test_fsdp.py: prints as JSON how gradients with FSDP differ from those without."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import jax
+import numpy as np
+from flax.traverse_util import flatten_dict
+from t5x import utils
+
+from rosetta.t5x import model, optimizer
+from rosetta.t5x.network import Transformer
+from rosetta.t5x.partitioning import PjitPartitioner
+from rosetta.t5x.trainer import compute_gradients
+from tests.support.t5x_topologies import BATCH, CONFIG, LENGTH, NAMES, VOCABULARY, make_batch
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bfloat16": {"dtype": "bfloat16"},
+    "fused": {"fuse_qkv": True, "transpose_batch_sequence": True},
+    "tied": {"logits_via_embedding": True},
+    "narrow logits": {"logits_dtype": "bfloat16"},
+    "scanned": {"scan_layers": True, "remat": "minimal", "num_encoder_layers": 2},
+    "fp8": {"fp8": "xla"},
+    "fused fp8": {"fp8": "xla", "fuse_qkv": True, "remat": "full"},
+    "tensor parallel": {},
+}
+
+
+def compute(
+    settings: dict[str, Any], *, fsdp: bool, tensor: int
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return the gradients of one batch on four devices, and what share of each parameter a device holds."""
+    config = dataclasses.replace(CONFIG, **settings)
+    made = model.EncoderDecoderModel(
+        module=Transformer(config),
+        input_vocabulary=VOCABULARY,
+        output_vocabulary=VOCABULARY,
+        optimizer_def=optimizer.adamw(),
+    )
+    partitioner = PjitPartitioner(tensor, devices=jax.devices()[:4], fsdp=fsdp)
+    initializer = utils.TrainStateInitializer(
+        made.optimizer_def,
+        made.get_initial_variables,
+        dict.fromkeys(NAMES, (BATCH, LENGTH)),
+        partitioner,
+        dict.fromkeys(NAMES, np.int32),
+    )
+    state = initializer.from_scratch(jax.random.PRNGKey(0))
+    axes = initializer.train_state_axes
+
+    def differentiate(train_state: Any, batch: Any) -> Any:
+        return compute_gradients(
+            made,
+            train_state.params,
+            dict(train_state.flax_mutables),
+            batch,
+            jax.random.PRNGKey(1),
+            2,
+            partitioner.data_partition_spec,
+        )[0]
+
+    gradients = partitioner.partition(
+        differentiate,
+        in_axis_resources=(axes, partitioner.data_partition_spec),
+        out_axis_resources=axes.params,
+    )(state, make_batch(0, BATCH))
+    held = {
+        name: leaf.addressable_shards[0].data.size / leaf.size
+        for name, leaf in flatten_dict(state.params, sep="/").items()
+    }
+    return flatten_dict(jax.device_get(gradients), sep="/"), held
+
+
+def main() -> None:
+    found = {}
+    for name, settings in VARIANTS.items():
+        tensor = 2 if name == "tensor parallel" else 1
+        plain, whole = compute(settings, fsdp=False, tensor=tensor)
+        sharded, held = compute(settings, fsdp=True, tensor=tensor)
+        found[name] = {
+            "difference": max(
+                float(np.max(np.abs(plain[leaf] - sharded[leaf])) / np.max(np.abs(plain[leaf])))
+                for leaf in plain
+            ),
+            "held": {leaf: held[leaf] / whole[leaf] for leaf in held},
+        }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
