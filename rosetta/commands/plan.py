@@ -55,7 +55,7 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     t5x.add_argument(
         "--fsdp",
         action="store_true",
-        help="shard the optimizer's state over the data axis",
+        help="shard parameters and the optimizer's state over the data axis",
     )
     t5x.add_argument(
         "--microbatches",

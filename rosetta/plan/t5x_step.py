@@ -284,7 +284,7 @@ def compile_t5x_step(
         tensor_parallel: The number of GPUs that share one copy of the model.
         batch_size: The number of sequences of the global batch.
         lengths: "inputs" and "targets" -> tokens.
-        fsdp: Whether the optimizer's state is sharded over the data axes, too.
+        fsdp: Whether parameters and the optimizer's state are sharded over the data axes, too.
         change: Takes the run's model and trainer class, and returns those to compile instead.
 
     Raises:

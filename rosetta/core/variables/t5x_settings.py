@@ -298,12 +298,13 @@ T5X_SETTINGS = (
     Variable(
         "FSDP",
         TruthValue(),
-        "1: each GPU only keeps its share of the optimizer's state.",
+        "1: each GPU only keeps its share of the parameters and of the optimizer's state.",
         Group.BATCH,
         T5X_TRAINING,
         default="0",
         details=(
-            "FSDP saves memory, and the loss stays the same. Each GPU keeps all parameters. "
+            "FSDP saves memory, and the loss stays the same. Each layer gathers its parameters "
+            "in the type that it computes in. "
             "The checkpoints of FSDP=1 and FSDP=0 are the same, so a run may resume with either."
         ),
         page="reference/t5x-switches.md#fsdp",
