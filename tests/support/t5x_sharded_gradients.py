@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 from typing import Any
 
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
-from t5x import utils
+from t5x import adafactor, utils
 
 from rosetta.t5x import model, optimizer
 from rosetta.t5x.network import Transformer
@@ -27,19 +28,32 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fp8": {"fp8": "xla"},
     "fused fp8": {"fp8": "xla", "fuse_qkv": True, "remat": "full"},
     "tensor parallel": {},
+    "adafactor": {},
 }
 
 
 def compute(
-    settings: dict[str, Any], *, fsdp: bool, tensor: int
+    settings: dict[str, Any], *, fsdp: bool, tensor: int, update: bool
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """Return the gradients of one batch on four devices, and what share of each parameter a device holds."""
+    """Return the gradients of one batch on four devices, and what share of each parameter a device holds.
+
+    With `update`, it is the change of the parameters by Adafactor instead of the gradients.
+    """
     config = dataclasses.replace(CONFIG, **settings)
     made = model.EncoderDecoderModel(
         module=Transformer(config),
         input_vocabulary=VOCABULARY,
         output_vocabulary=VOCABULARY,
-        optimizer_def=optimizer.adamw(),
+        optimizer_def=(
+            adafactor.Adafactor(
+                decay_rate=0.8,
+                step_offset=0,
+                min_dim_size_to_factor=16,
+                logical_factor_rules=adafactor.standard_logical_factor_rules(),
+            )
+            if update
+            else optimizer.adamw()
+        ),
     )
     partitioner = PjitPartitioner(tensor, devices=jax.devices()[:4], fsdp=fsdp)
     initializer = utils.TrainStateInitializer(
@@ -53,7 +67,7 @@ def compute(
     axes = initializer.train_state_axes
 
     def differentiate(train_state: Any, batch: Any) -> Any:
-        return compute_gradients(
+        gradients = compute_gradients(
             made,
             train_state.params,
             dict(train_state.flax_mutables),
@@ -62,6 +76,10 @@ def compute(
             2,
             partitioner.data_partition_spec,
         )[0]
+        if not update:
+            return gradients
+        after = train_state.apply_gradient(gradients, learning_rate=0.01)
+        return jax.tree.map(operator.sub, after.params, train_state.params)
 
     gradients = partitioner.partition(
         differentiate,
@@ -79,8 +97,9 @@ def main() -> None:
     found = {}
     for name, settings in VARIANTS.items():
         tensor = 2 if name == "tensor parallel" else 1
-        plain, whole = compute(settings, fsdp=False, tensor=tensor)
-        sharded, held = compute(settings, fsdp=True, tensor=tensor)
+        update = name == "adafactor"
+        plain, whole = compute(settings, fsdp=False, tensor=tensor, update=update)
+        sharded, held = compute(settings, fsdp=True, tensor=tensor, update=update)
         found[name] = {
             "difference": max(
                 float(np.max(np.abs(plain[leaf] - sharded[leaf])) / np.max(np.abs(plain[leaf])))

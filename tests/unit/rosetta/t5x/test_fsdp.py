@@ -51,9 +51,10 @@ def found() -> dict[str, Any]:
         ("bfloat16", 0.02),
         ("fp8", 1e-5),
         ("fused fp8", 1e-5),
+        ("adafactor", 1e-4),
     ],
 )
-def test_gradients_are_those_of_whole_parameters(
+def test_gradients_and_updates_are_those_of_whole_parameters(
     found: dict[str, Any], variant: str, tolerance: float
 ) -> None:
     """The difference is relative to the largest gradient of each array."""
