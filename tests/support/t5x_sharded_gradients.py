@@ -1,4 +1,7 @@
-"""Run with four virtual devices by test_fsdp.py: prints as JSON how gradients with FSDP differ from those without."""
+"""Print as JSON how gradients with FSDP differ from those without.
+
+test_fsdp.py runs this with four virtual devices.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def compute(
     settings: dict[str, Any], *, fsdp: bool, tensor: int, update: bool
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """Return the gradients of one batch on four devices, and what share of each parameter a device holds.
+    """Return the gradients of a batch on four devices, and each parameter's share on a device.
 
     With `update`, it is the change of the parameters by Adafactor instead of the gradients.
     """

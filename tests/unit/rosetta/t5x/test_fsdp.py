@@ -20,7 +20,10 @@ ROOT = Path(__file__).parents[4]
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
     """What tests/support/t5x_sharded_gradients.py prints, for each variant of the network."""
-    flags = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    flags = (
+        "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0 "
+        "--xla_llvm_disable_expensive_passes=true"
+    )
     ran = subprocess.run(
         [sys.executable, "-m", "tests.support.t5x_sharded_gradients"],
         cwd=ROOT,
