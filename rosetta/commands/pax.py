@@ -1,4 +1,4 @@
-"""The command `rosetta pax`: train and evaluate Paxml models with the settings of the scripts."""
+"""The command `rosetta pax`: train and evaluate models of Paxml, and generate text with them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from rosetta.commands import pax_generate
 from rosetta.core import option_types
 from rosetta.core.errors import MISSING, UserError
 from rosetta.core.variables import readers
@@ -39,13 +40,27 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
             "a variable of the groups below, such as DATA=text:FILES, or a hyper-parameter of the "
             "experiment: fdl.NAME=VALUE",
         )
+    generate = subcommands.add_parser(
+        pax_generate.NAME,
+        parents=[common],
+        help=pax_generate.SUMMARY,
+        description=pax_generate.DESCRIPTION,
+        options_anywhere=True,
+    )
+    pax_generate.add_arguments(generate)
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Run `rosetta pax`: Paxml replaces this process, or --dry-run shows its command lines."""
+    """Run `rosetta pax`: Paxml replaces this process, or --dry-run shows its command lines.
+
+    `generate` runs in this process, and returns its answers.
+    """
     from rosetta.core import lock_record
     from rosetta.core.variables import misspellings, setting_values
     from rosetta.launch import execution, pax_trainer
+
+    if args.what == pax_generate.NAME:
+        return pax_generate.run(args)
 
     command = f"pax {args.what}"
     misspellings.warn_of_unknown_variables(os.environ, f"rosetta {command}", command)

@@ -18,11 +18,13 @@ from rosetta.convert.gpt import (
     list_tensors,
 )
 from rosetta.core.errors import CONFLICT, MISSING, UNSUPPORTED, UserError
+from rosetta.pax.run import model_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+_EXPERIMENT = "rosetta.pax.configs.Pile126M"  # whose class computes all of these models
 _QKV_ARRAY = "self_attention.combined_qkv.w"
 _COMPLETE_CHECKPOINT = "name a complete checkpoint of a GPT, saved without OCDBT"
 
@@ -182,7 +184,7 @@ class PaxGPT:
 def write_checkpoint(
     folder: Path, architecture: Architecture, tensors: Iterable[Any], *, repeated: bool
 ) -> None:
-    """Write a checkpoint; see `rosetta.convert.pax_checkpoint.Writer`.
+    """Write a checkpoint and the record of its model; see `rosetta.convert.pax_checkpoint.Writer`.
 
     Args:
         folder: The folder to write into.
@@ -197,3 +199,5 @@ def write_checkpoint(
         array = tensor.form.to_pax(values, architecture)
         writer.write(tensor.array, tensor.layer, array)
     writer.finish()
+    record = model_record.ModelRecord(_EXPERIMENT, architecture.make_fdl_settings())
+    model_record.write_record(str(folder), record)

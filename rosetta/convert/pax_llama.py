@@ -22,6 +22,7 @@ from rosetta.convert.llama import (
     unpack_array,
 )
 from rosetta.core.errors import UNSUPPORTED, UserError
+from rosetta.pax.run import model_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from rosetta.nn.rotary_positions import RotaryEmbedding
 
+_EXPERIMENT = "rosetta.pax.configs.LLaMA7B"  # whose class computes all of these models
 # Pax's experiments for LLaMA-2, by dim, layers, kv_heads and hidden.
 _EXPERIMENTS = {
     (4096, 32, 32, 11008): "LLaMA7B",
@@ -169,7 +171,7 @@ class Source:
 def write_checkpoint(
     folder: Path, sizes: ModelSizes, tensors: Iterable[tuple[str, Any]], *, repeated: bool = False
 ) -> None:
-    """Write a checkpoint; see `rosetta.convert.pax_checkpoint.Writer`.
+    """Write a checkpoint and the record of its model; see `rosetta.convert.pax_checkpoint.Writer`.
 
     Args:
         folder: The folder to write into.
@@ -192,6 +194,8 @@ def write_checkpoint(
             ordered = [own_tensors[own_name] for own_name in names]
             writer.write(path, layer, pack_array(path, ordered, sizes))
     writer.finish()
+    record = model_record.ModelRecord(_EXPERIMENT, sizes.make_fdl_settings())
+    model_record.write_record(str(folder), record)
 
 
 def describe_experiment(sizes: ModelSizes) -> str:

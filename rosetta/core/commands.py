@@ -36,13 +36,14 @@ PROGRAM = Program(
         Command(
             "pax",
             TRAIN,
-            "train or evaluate a GPT, GLaM or LLaMA model",
+            "train or evaluate a GPT, GLaM or LLaMA model, or generate text with one",
             "rosetta.commands.pax",
             (
                 "train CONFIG=Synthetic126M MAX_STEPS=100 --dry-run",
                 "pile TFDS_DATA_DIR=/data/tfds VOCAB_PATH=/data/sp.model LOG_DIR=/workspace/126m",
                 "lambada TFDS_DATA_DIR=/data VOCAB_PATH=/data/sp.model LOG_DIR=/workspace/126m",
                 "boolq TFDS_DATA_DIR=/data VOCAB_PATH=/vocab CHECKPOINT_RESTORE_PATH=/weights/7b",
+                "generate /workspace/126m 'Once upon a time' --temperature 0.8 --top-p 0.95",
             ),
             "`rosetta pax COMMAND --help` lists the variables that a command reads.",
         ),

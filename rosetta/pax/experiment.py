@@ -22,7 +22,7 @@ from rosetta.core import log
 from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_choice
 from rosetta.pax import gpt_layers, restore
-from rosetta.pax.run import experiment_checks
+from rosetta.pax.run import experiment_checks, model_record
 from rosetta.pax.switches import Switches
 
 try:
@@ -232,6 +232,21 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         """
         model_params.set_sharding_annotations_v1(
             task, self.TRAINING_OPTIMIZED_SHARDING, self.ICI_MESH_SHAPE, self.DCN_MESH_SHAPE
+        )
+
+    def describe_model(self) -> model_record.ModelRecord:
+        """Return what a checkpoint of this experiment does not have of its model."""
+        kind = type(self)
+        vocabulary, bos = None, None
+        if hasattr(self, "resolve_train_data"):
+            loaded = self.load_vocabulary(self.resolve_train_data())
+            if not loaded.name.startswith("ids:"):
+                vocabulary, bos = loaded.name, int(getattr(self, "BOS_ID", loaded.bos))
+        return model_record.ModelRecord(
+            f"{kind.__module__}.{kind.__qualname__}",
+            model_record.collect_hyper_parameters(self),
+            vocabulary,
+            bos,
         )
 
     def list_differences(self) -> list[str]:

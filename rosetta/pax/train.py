@@ -26,7 +26,7 @@ from rosetta.health import (
     terminal_output,
     trainer_exit,
 )
-from rosetta.pax.run import preflight, stored_checkpoint
+from rosetta.pax.run import model_record, preflight, stored_checkpoint
 
 # The errors of Fiddle and Python about a wrong --fdl_config or --fdl.NAME=VALUE.
 _EXPERIMENT_ERRORS = (
@@ -150,6 +150,8 @@ class _CheckedRun:
         if isinstance(experiment_config, self._experiment_class):
             experiment_config.check_resume(run_folder)
             self._check_first_checkpoint(experiment_config, folder, trains=trains)
+            if trains and jax.process_index() == 0 and options.enable_checkpoint_saving:
+                model_record.write_record(run_folder, experiment_config.describe_model())
         _install_programs(experiment_config, self._paxml_main, options)
         return self._run(experiment_config=experiment_config, **arguments)
 

@@ -1,0 +1,1 @@
+"""Use trained language models: generate text, and score answers."""
