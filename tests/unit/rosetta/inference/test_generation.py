@@ -256,7 +256,7 @@ def test_a_checkpoint_without_a_record(tmp_path: Path) -> None:
     folder = small_gpt.write_checkpoint(tmp_path / "model")
     (folder / model_record.FILE).unlink()
     files = model_files.find_model_files(str(folder))
-    with errors.expect_user_error(errors.MISSING, names="--config"):
+    with errors.expect_user_error(errors.MISSING, remedy="--config"):
         model_files.make_experiment(files, None, (), None)
     settings = small_gpt.ARCHITECTURE.make_fdl_settings()
     words = [f"{name}={value}" for name, value in settings.items()]
