@@ -261,11 +261,12 @@ def _make_pytest_command(context: Context, arguments: argparse.Namespace) -> lis
     if arguments.inside:
         # The warnings of a framework are not faults of this repository.
         options += ["-o", "filterwarnings=default"]
-    elif not tests:
+    if not arguments.tests:
         # The tests of a file share fixtures and the storage of engines, so a file stays in one
-        # process. Many tests wait for other programs, so there is one process more than CPUs.
-        # The order in which tests/conftest.py puts the files is kept.
-        workers = min(len(os.sched_getaffinity(0)) + 1, 6)
+        # process. Many tests wait for other programs, so there is one process more than CPUs; those
+        # of a framework compute. The order in which tests/conftest.py puts the files is kept.
+        processors = len(os.sched_getaffinity(0))
+        workers = min(processors if arguments.inside else processors + 1, 6)
         options += ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
     python = _make_python_command(context, arguments.inside)
     return [*python, "-m", "pytest", "-q", *options, *tests, *arguments.pytest]
