@@ -59,7 +59,7 @@ def test_published_and_verified(project: Project, served: Served) -> None:
 
 
 class Failing:
-    """In place of a registry's own faults: the request number `at` (from 0), and with `onward` all after it, fails.
+    """Fails the request number `at` (from 0), and with `onward` all after it.
 
     Attributes:
         methods: the HTTP method of each request so far.
@@ -120,9 +120,9 @@ def _count_requests(
 def test_every_change_in_turn_is_the_last(
     project: Project, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The registry goes away at one change after the other: no tag is of anything that is not whole, and the rerun ends right.
+    """The registry goes away at each change in turn: tags are of whole images, the rerun ends right.
 
-    To go away at a request that only reads leaves the same registry as to go away at the next change.
+    To go away at a request that reads leaves the same registry as to go away at the next change.
     """
     monkeypatch.setattr(transport, "TRIES", 2)
     place, points, _ = _count_requests(project, served, monkeypatch)
