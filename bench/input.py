@@ -48,7 +48,7 @@ def count_cores(sequences_per_second: float, sequences_per_core: float) -> int:
     return int(np.ceil(1.2 * sequences_per_second / sequences_per_core))
 
 
-def _read_default_text(limit: int) -> list[str]:
+def read_default_text(limit: int) -> list[str]:
     """Return readable paragraphs of at least `limit` bytes, which every environment has."""
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     paragraphs: list[str] = []
@@ -195,7 +195,7 @@ def main() -> int:
         with open(args.text, encoding="utf-8", errors="replace") as file:
             documents = file.read(args.megabytes << 20).splitlines()
     else:
-        documents = _read_default_text(args.megabytes << 20)
+        documents = read_default_text(args.megabytes << 20)
     with tempfile.TemporaryDirectory() as folder:
         result = measure(documents, folder, args.vocab, args.seconds)
     if args.json:

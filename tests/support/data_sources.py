@@ -8,6 +8,7 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
+import importlib
 import json
 import lzma
 import struct
@@ -15,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytest
 
-from tests.support import corpora, required_modules
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +25,23 @@ if TYPE_CHECKING:
 Record = dict[str, str]
 
 
+def import_package(name: str) -> Any:
+    """Return a package, or skip the test if the package is not in this environment.
+
+    The benchmarks use this module, too, in environments without pytest.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        required_modules = importlib.import_module("tests.support.required_modules")
+        return required_modules.need_modules(name)
+
+
 def compress(body: bytes, suffix: str) -> bytes:
     """Return the compressed body, in two frames, as programs that work in parallel leave it."""
     modules: dict[str, Any] = {".gz": gzip, ".bz2": bz2, ".xz": lzma}
     if suffix == ".zst":
-        modules[".zst"] = pytest.importorskip("zstandard")
+        modules[".zst"] = import_package("zstandard")
     return b"".join(modules[suffix].compress(part) for part in (body[:100], body[100:]))
 
 
@@ -68,8 +80,8 @@ def _write_compressed(suffix: str) -> Callable[[Path, Sequence[Record]], str]:
 
 def write_parquet(path: Path, records: Sequence[Mapping[str, Any]]) -> str:
     """Write a Parquet file of several groups of rows."""
-    module = required_modules.need_modules("pyarrow.parquet")
-    pyarrow = required_modules.need_modules("pyarrow")
+    module = import_package("pyarrow.parquet")
+    pyarrow = import_package("pyarrow")
     table = pyarrow.Table.from_pylist(list(records))
     module.write_table(table, path, row_group_size=max(1, len(records) // 3))
     return f"parquet:{path}"
@@ -77,7 +89,7 @@ def write_parquet(path: Path, records: Sequence[Mapping[str, Any]]) -> str:
 
 def write_saved_set(folder: Path, records: Sequence[Mapping[str, Any]]) -> str:
     """Write a Hugging Face set of two files with save_to_disk."""
-    datasets = required_modules.need_modules("datasets")
+    datasets = import_package("datasets")
     datasets.disable_progress_bars()
     splits = {"train": datasets.Dataset.from_list(list(records))}
     datasets.DatasetDict(splits).save_to_disk(str(folder), num_shards={"train": 2})
@@ -85,13 +97,22 @@ def write_saved_set(folder: Path, records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def write_array_records(path: Path, records: Sequence[Mapping[str, str]]) -> str:
-    module = required_modules.need_modules("array_record.python.array_record_module")
+    module = import_package("array_record.python.array_record_module")
     writer = module.ArrayRecordWriter(str(path), "group_size:7")
     for record in records:
         features = {name: [value.encode()] for name, value in record.items()}
         writer.write(corpora.encode_example(**features))
     writer.close()
     return f"arrayrecord:{path}"
+
+
+def write_tfrecords(path: Path, records: Sequence[Mapping[str, str]]) -> str:
+    bodies = [
+        corpora.encode_example(**{name: [value.encode()] for name, value in record.items()})
+        for record in records
+    ]
+    corpora.write_tfrecords(path, bodies)
+    return f"tfrecord:{path}"
 
 
 # The codes of Megatron-LM's DType.
