@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+# Windows of a size that fewer rows of a batch have are corrupted together with those of other such
+# sizes. The rows are the same, and dozens of calls for one row each are saved.
+_ROWS_PER_SIZE = 16
+
+
 @dataclasses.dataclass(frozen=True)
 class Objective:
     """An objective at fixed lengths.
@@ -110,7 +115,18 @@ class Objective:
         sentinels: Array = np.array(
             vocabulary.sentinel_ids if self.name == "span_corruption" else (), np.int32
         )
-        for size in np.unique(sizes):
+        unique_sizes, row_counts = np.unique(sizes, return_counts=True)
+        if self.name == "span_corruption":
+            is_rare = (row_counts < _ROWS_PER_SIZE) & (unique_sizes >= 2)
+            rows = np.flatnonzero(np.isin(sizes, unique_sizes[is_rare]))
+            if len(rows):
+                short_windows = [windows[int(row)] for row in rows]
+                span = self.mean_noise_span_length
+                hidden = draw_ragged_masks(sizes[rows], keys[rows], self.noise_density, span)
+                _write_ragged_rows(inputs, rows, short_windows, hidden, sentinels)
+                _write_ragged_rows(targets, rows, short_windows, ~hidden, sentinels)
+            unique_sizes = unique_sizes[~is_rare]
+        for size in unique_sizes:
             rows = np.flatnonzero(sizes == size)
             tokens: Array = np.zeros((len(rows), 0), np.int32)
             if isinstance(windows, np.ndarray):
@@ -182,6 +198,7 @@ def make_objective(
     )
 
 
+@functools.lru_cache(maxsize=4096)
 def _count_noise(length: int, density: float, span_length: float) -> tuple[int, int]:
     """Return the number of masked tokens and of masked spans.
 
@@ -256,6 +273,87 @@ def draw_noise_mask(length: int, keys: Array, density: float, span_length: float
     changes[rows, unmasked + masked_before] += 1  # A masked span begins.
     changes[rows, unmasked + masked] -= 1  # It ends.
     return np.cumsum(changes[:, :-1], axis=1, dtype=np.int8).astype(bool)
+
+
+def _draw_ragged_ends(items: Array, segments: Array, keys: Array) -> Array:
+    """Cut the items of each row into segments, as _draw_segment_lengths does for equal rows.
+
+    Args:
+        items: int64 [n], the number of items of each row.
+        segments: int64 [n], the number of segments of each row.
+        keys: uint64 [n].
+
+    Returns:
+        Where each segment ends, [n, most segments]. Of a row with fewer segments, the last ones
+        repeat the number of its items.
+    """
+    cut_count = int(segments.max()) - 1
+    width = max(int(items.max()) - 1, 1)
+    cuts = np.repeat(items[:, None], cut_count + 1, axis=1)
+    if cut_count:
+        random_words = shuffling.draw_words(keys, width)
+        random_words[np.arange(width) >= items[:, None] - 1] = np.uint64(shuffling.WORD_MASK)
+        smallest = np.argpartition(random_words, cut_count - 1, axis=1)[:, :cut_count]
+        by_word = np.argsort(np.take_along_axis(random_words, smallest, axis=1), axis=1)
+        ordered = np.take_along_axis(smallest, by_word, axis=1) + 1
+        is_cut = np.arange(cut_count) < segments[:, None] - 1
+        cuts[:, :cut_count] = np.sort(np.where(is_cut, ordered, items[:, None]), axis=1)
+    return cuts
+
+
+def draw_ragged_masks(sizes: Array, keys: Array, density: float, span_length: float) -> Array:
+    """Choose the tokens to mask in rows of different lengths, as draw_noise_mask does for each.
+
+    Args:
+        sizes: int64 [n], the tokens of each row, at least 2.
+        keys: uint64 [n].
+        density: The share of the tokens that is masked.
+        span_length: The mean length of a masked span.
+
+    Returns:
+        bool [n, longest row], True for masked tokens. What is behind the end of a row is not
+        defined.
+    """
+    counts = [_count_noise(size, density, span_length) for size in sizes.tolist()]
+    noise, spans = np.array(counts).T
+    unmasked = _draw_ragged_ends(sizes - noise, spans, shuffling.mix_words(keys + np.uint64(1)))
+    masked = _draw_ragged_ends(noise, spans, shuffling.mix_words(keys + np.uint64(2)))
+    masked_before = np.pad(masked, ((0, 0), (1, 0)))[:, :-1]
+    length = int(sizes.max())
+    changes: Array = np.zeros((len(keys), length + 1), np.int8)
+    rows = np.arange(len(keys))[:, None]
+    changes[rows, unmasked + masked_before] += 1  # A masked span begins.
+    changes[rows, unmasked + masked] -= 1  # It ends.
+    return np.cumsum(changes[:, :-1], axis=1, dtype=np.int8).astype(bool)
+
+
+def _write_ragged_rows(
+    target: Array, rows: Array, windows: Sequence[Array], hidden: Array, sentinels: Array
+) -> None:
+    """Replace spans in windows of different lengths, and write them into rows with an end token.
+
+    Args:
+        target: int32 [batch, length], whose rows are changed.
+        rows: int64 [n], the rows of `target`.
+        windows: n int32 arrays.
+        hidden: bool [n, longest window], the tokens that sentinels stand for.
+        sentinels: int32, the ids of the sentinels.
+    """
+    sizes = np.array([len(window) for window in windows])
+    is_token = np.arange(hidden.shape[1]) < sizes[:, None]
+    tokens: Array = np.zeros(hidden.shape, np.int32)
+    tokens[is_token] = np.concatenate(windows)
+    first = hidden.copy()
+    first[:, 1:] &= ~hidden[:, :-1]
+    first &= is_token
+    run = np.maximum(np.cumsum(first, axis=1, dtype=np.int32) - 1, 0)
+    kept = (~hidden | first) & is_token
+    columns = np.cumsum(kept, axis=1) - 1
+    last = target.shape[1] - 1
+    window_numbers, places = np.nonzero(kept & (columns < last))
+    marked = np.where(first, sentinels[run], tokens)
+    target[rows[window_numbers], columns[window_numbers, places]] = marked[window_numbers, places]
+    target[rows, np.minimum(kept.sum(axis=1), last)] = vocabularies.EOS
 
 
 def _replace_spans(tokens: Array, hidden: Array, sentinels: Array) -> Array:

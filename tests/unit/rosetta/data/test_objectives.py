@@ -176,3 +176,27 @@ def test_the_longest_window_that_fits(density: float, span: float) -> None:
         length = objectives.find_window_length(inputs, density, span)
         assert length == 2 or needed(length) <= inputs
         assert needed(length + 1) > inputs
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "span"), [(512, 128, 3.0), (64, 32, 3.0), (40, 30, 2.0), (64, 64, 20.0)]
+)
+def test_windows_of_rare_sizes_give_the_rows_that_they_give_alone(
+    inputs: int, targets: int, span: float
+) -> None:
+    chance = np.random.default_rng(0)
+    vocabulary = vocabularies.Vocabulary("ids:1000", 120)
+    objective = objectives.make_objective(
+        "span_corruption", {"inputs": inputs, "targets": targets}, mean_noise_span_length=span
+    )
+    for count in (1, 7, 60):
+        sizes = chance.integers(0, objective.window_length + 1, count)
+        windows = [chance.integers(3, 800, size).astype(np.int32) for size in sizes]
+        keys = chance.integers(0, 1 << 62, count).astype(np.uint64)
+        together = objective.apply(windows, keys, vocabulary)
+        # A batch of equal rows is made in another way.
+        repeated = objectives._ROWS_PER_SIZE
+        for row, window in enumerate(windows):
+            alone = objective.apply([window] * repeated, keys[[row] * repeated], vocabulary)
+            for side, expected in zip(together, alone, strict=True):
+                assert (side[row] == expected[0]).all()
