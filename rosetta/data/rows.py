@@ -11,6 +11,7 @@ tokens of one row, and a stretch is the part of a corpus that one window is made
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -152,22 +153,29 @@ def _derive_row_keys(seed: int, epochs: Array, indices: Array) -> Array:
     return keys
 
 
-def encode_window(
-    texts: Sequence[str], objective: Objective, vocabulary: vocabularies.Vocabulary
-) -> Array:
-    """Return the ids of documents one after another, at most a window of them, int32."""
-    pieces: list[Array] = []
-    count = 0
-    for text in texts:
-        if count >= objective.window_length:
-            break
-        ids = vocabulary.encode([text])[0]
-        if objective.document_ends:
-            ids = np.append(ids, np.int32(vocabulary.eos))
-        pieces.append(ids)
-        count += len(ids)
-    window = np.concatenate([*pieces, np.zeros(0, np.int32)])[: objective.window_length]
-    return window.astype(np.int32)
+def encode_windows(
+    texts: Sequence[Sequence[str]], objective: Objective, vocabulary: vocabularies.Vocabulary
+) -> list[Array]:
+    """Return the ids of the documents of each window, at most a window of them, int32.
+
+    Args:
+        texts: The documents of each window.
+        objective: The objective.
+        vocabulary: The vocabulary.
+    """
+    end = np.array([vocabulary.eos], np.int32)
+    length = objective.window_length
+    # One call for all documents costs less than one for each.
+    encoded = iter(vocabulary.encode(list(itertools.chain.from_iterable(texts))))
+    windows = []
+    for documents in texts:
+        pieces: list[Array] = [np.zeros(0, np.int32)]
+        for ids in itertools.islice(encoded, len(documents)):
+            pieces.append(ids)
+            if objective.document_ends:
+                pieces.append(end)
+        windows.append(np.concatenate(pieces)[:length])
+    return windows
 
 
 def estimate_stretch(
@@ -252,10 +260,11 @@ class Windows:
         epochs, indices = shuffling.locate_examples(
             examples, self.count, self.seed, shuffle=self.shuffle
         )
-        windows = []
-        for start in _find_starts(self, self.stretch, epochs, indices).tolist():
-            texts = self._read_texts(start, start + self.stretch)
-            windows.append(encode_window(texts, self.objective, self.vocabulary))
+        texts = [
+            self._read_texts(start, start + self.stretch)
+            for start in _find_starts(self, self.stretch, epochs, indices).tolist()
+        ]
+        windows = encode_windows(texts, self.objective, self.vocabulary)
         keys = _derive_row_keys(self.seed, epochs, indices)
         return make_rows_from_windows(windows, keys, self.objective, self.vocabulary)
 

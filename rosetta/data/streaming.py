@@ -244,7 +244,7 @@ class Stream:
 
     def read_rows(self, examples: Array) -> rows.Rows:
         """Return the rows of running numbers, int64 [n]."""
-        windows: list[Array] = [np.zeros(0, np.int32)] * len(examples)
+        texts: list[list[str]] = [[]] * len(examples)
         keys: Array = np.empty(len(examples), np.uint64)
         for position in np.argsort(examples, kind="stable").tolist():
             example = int(examples[position])
@@ -252,9 +252,9 @@ class Stream:
             block_key = shuffling.derive_key(self.seed, _BLOCK_KEY, mark.block)
             place = np.array([example - mark.example])
             index = int(shuffling.permute_indices(place, row_count, block_key)[0])
-            texts = corpus.read_texts(index * mark.stretch, (index + 1) * mark.stretch)
-            windows[position] = rows.encode_window(texts, self.objective, self.vocabulary)
+            texts[position] = corpus.read_texts(index * mark.stretch, (index + 1) * mark.stretch)
             keys[position] = shuffling.derive_key(self.seed, _ROW_KEY, mark.block, index)
+        windows = rows.encode_windows(texts, self.objective, self.vocabulary)
         return rows.make_rows_from_windows(windows, keys, self.objective, self.vocabulary)
 
     def find_mark(self, example: int) -> dict[str, Any]:
