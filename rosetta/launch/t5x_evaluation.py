@@ -5,16 +5,24 @@ Every check that needs no JAX comes first.
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import DIFFERS, INVALID, MISSING, UserError
+from rosetta.core.errors import (
+    CONFLICT,
+    DIFFERS,
+    INVALID,
+    MISSING,
+    UNSUPPORTED,
+    UserError,
+)
 from rosetta.core.not_known import NOT_KNOWN
 from rosetta.core.run_folders import check_folder_writable
 from rosetta.core.value_parsing import is_address, parse_path
-from rosetta.core.variables import setting_values
-from rosetta.launch import device_selection, hub_inputs, t5x_trainer
+from rosetta.core.variables import choices, setting_values
+from rosetta.launch import device_selection, hub_inputs, input_lines, t5x_trainer
 from rosetta.launch.execution import Command, WarningLine
 from rosetta.presets import t5x_model_options
 from rosetta.t5x.run import gin_bindings, gin_files, gin_reader, preflight, settings
@@ -23,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rosetta.launch.device_selection import Machine
+    from rosetta.launch.input_lines import InputLines
     from rosetta.presets.t5x_model_options import ModelOptions
     from rosetta.t5x.run.gin_reader import Configuration
 
@@ -39,7 +48,11 @@ _ANSWERED_NAMES = (
     "EXTRA_IDS",
     "MODE",
     "NUM_DECODES",
+    "TEMPERATURE",
+    "TOP_K",
+    "TOP_P",
 )
+_SAMPLING = ("TEMPERATURE", "TOP_K", "TOP_P")  # variables, and macros of sampling.gin
 OUTPUT_VARIABLES = {"eval": "EVAL_OUTPUT_DIR", "infer": "INFER_OUTPUT_DIR"}
 
 
@@ -66,7 +79,7 @@ def make_command(program: str, environment: Mapping[str, str]) -> Command:
       program: "eval" or "infer".
       environment: CHECKPOINT_PATH, FT_TASK, OUTPUT_DIR; T5_FAMILY=t5_1_1, T5_SIZE=large, PREC,
         BSIZE (32), TP_SIZE, DATA, VOCAB, EXTRA_IDS, NUM_DECODES, ENC_SL, DEC_SL, ROSETTA_GIN, and
-        the switches.
+        the switches. For "infer" also INPUTS in place of DATA, TEMPERATURE, TOP_K and TOP_P.
 
     Raises:
       UserError: a setting is wrong, as far as that can be known before JAX starts.
@@ -74,10 +87,12 @@ def make_command(program: str, environment: Mapping[str, str]) -> Command:
     for name in ("CHECKPOINT_PATH", "OUTPUT_DIR"):
         if not environment.get(name):
             raise UserError("this variable is not set", name, f"give {name}=FOLDER", kind=MISSING)
+    lines = _read_inputs(program, environment)
+    if lines:
+        environment = {**environment, "FT_TASK": choices.PAIRS, "DATA": lines.data}
     values = setting_values.read_settings(environment, f"t5x {program}")
     task = settings.require_task(values)
-    size = values["T5_SIZE"]
-    model = gin_files.find_model_file(values["T5_FAMILY"], size)
+    files = _choose_files(program, task, values, environment)
     machine = device_selection.detect_machine(environment)
     options = t5x_model_options.choose_model_options(
         environment, machine.gpus, on_cpu=machine.on_cpu
@@ -86,25 +101,135 @@ def make_command(program: str, environment: Mapping[str, str]) -> Command:
     if devices:
         _check_batch(values["BSIZE"], devices, values["TP_SIZE"])
     bindings = _make_bindings(program, environment, values, options)
-    runs = f"{gin_files.GIN_FOLDER}/runs"
-    files = _GinFiles(
-        [model, f"{runs}/{program}.gin", f"{runs}/task_{gin_files.get_task_file_name(task)}.gin"],
-        list(gin_files.find_user_files(environment)),
-    )
     configuration = gin_reader.read_configuration(files.list_paths(), (Path.cwd(), gin_files.ROOT))
     bindings |= settings.make_task_bindings(environment, task)
     bindings |= gin_bindings.make_length_bindings(settings.select_lengths(values), configuration)
     configuration = configuration.bind(bindings)
-    preflight.check_split(configuration, values["TP_SIZE"], devices, size=size)
+    preflight.check_split(configuration, values["TP_SIZE"], devices, size=values["T5_SIZE"])
     # Inference that scores answers needs them, as evaluation does.
     needs_answers = program == "eval" or configuration.value("__main__.infer.mode") == "score"
-    preflight.check_data(configuration, environment, answered=needs_answers)
+    _check_data(configuration, environment, lines, answered=needs_answers)
     folder = str(bindings[OUTPUT_VARIABLES[program]])
     warnings = check_earlier_answers(folder, configuration) if program == "infer" else ()
     check_folder_writable(folder)
-    command = _make_program_command(program, environment, files, bindings, size, options, machine)
+    command = _make_program_command(
+        program, environment, files, bindings, values["T5_SIZE"], options, machine
+    )
     command = replace(command, lines=(*command.lines, *map(WarningLine, warnings)))
+    if lines:
+        command = replace(command, before_start=lines.write)
     return _add_log(command, program, values["LOGDIR"] or "", folder)
+
+
+def _choose_files(
+    program: str, task: str, values: Mapping[str, Any], environment: Mapping[str, str]
+) -> _GinFiles:
+    """Return the gin files of a program.
+
+    Args:
+      program: "eval" or "infer".
+      task: what settings.require_task returned.
+      values: the variables by their types.
+      environment: the variables.
+    """
+    model = gin_files.find_model_file(values["T5_FAMILY"], values["T5_SIZE"])
+    names = [program, f"task_{gin_files.get_task_file_name(task)}"]
+    if program == "infer" and _check_sampling(values):
+        names.insert(1, "sampling")
+    own_files = [f"{gin_files.GIN_FOLDER}/runs/{name}.gin" for name in names]
+    return _GinFiles([model, *own_files], list(gin_files.find_user_files(environment)))
+
+
+def _read_inputs(program: str, environment: Mapping[str, str]) -> InputLines | None:
+    """Return the lines of INPUTS; None if INPUTS is not set.
+
+    Raises:
+      UserError: the text cannot be read, or other variables say what is to be answered.
+    """
+    source = environment.get(input_lines.VARIABLE)
+    if program != "infer" or not source:
+        return None
+    task = environment.get("FT_TASK") or choices.PAIRS
+    others = {name: environment.get(name) for name in ("DATA", "EVAL_DATA")}
+    if task not in (choices.PAIRS, choices.TEXT_TO_TEXT):
+        others["FT_TASK"] = task
+    for name, value in others.items():
+        if value:
+            raise UserError(
+                "the inputs are the lines of a text",
+                f"{name}={value}",
+                f"leave it out, or leave out {input_lines.VARIABLE}",
+                kind=CONFLICT,
+                value=value,
+            )
+    folder = parse_path("OUTPUT_DIR", environment["OUTPUT_DIR"])
+    return input_lines.read_lines(source, folder)
+
+
+def _check_sampling(values: Mapping[str, Any]) -> bool:
+    """Return whether tokens are drawn by chance.
+
+    Args:
+      values: the variables by their types.
+
+    Raises:
+      UserError: the values are not valid, or the family does not draw so.
+    """
+    given = [name for name in _SAMPLING if values[name] is not None]
+    if not given:
+        return False
+    where = f"{given[0]}={values[given[0]]:g}"
+    if values["T5_FAMILY"] == "decoder_only":
+        raise UserError(
+            "a model that only has a decoder always draws its tokens, from the likeliest one",
+            where,
+            "leave it out, or set decoding.temperature_sample in a gin file (ROSETTA_GIN)",
+            kind=UNSUPPORTED,
+        )
+    if values["TOP_P"] is not None and not 0 < values["TOP_P"] <= 1:
+        raise UserError(
+            "not a valid probability",
+            f"TOP_P={values['TOP_P']:g}",
+            "give a number above 0 and at most 1",
+            kind=INVALID,
+            value=values["TOP_P"],
+        )
+    if values["TOP_K"] and values["TOP_P"]:
+        raise UserError(
+            "T5X draws from the K likeliest tokens or from a share of the probability, not both",
+            f"TOP_K={values['TOP_K']}",
+            "leave out TOP_K or TOP_P",
+            kind=CONFLICT,
+        )
+    return True
+
+
+def _check_data(
+    configuration: Configuration,
+    environment: Mapping[str, str],
+    lines: InputLines | None,
+    *,
+    answered: bool,
+) -> None:
+    """Check the data of a program.
+
+    Args:
+      configuration: the gin configuration.
+      environment: the variables.
+      lines: the data, which is not written yet; None if it is what DATA names.
+      answered: whether the records need answers.
+
+    Raises:
+      UserError: the data cannot be used.
+    """
+    if lines is None:
+        preflight.check_data(configuration, environment, answered=answered)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = replace(lines, file=Path(folder, "inputs.jsonl"))
+        copy.write()
+        checked = configuration.bind({"DATA": copy.data, "EVAL_DATA": copy.data})
+        preflight.check_data(checked, environment, answered=answered)
 
 
 def _add_log(command: Command, program: str, log_dir: str, folder: str) -> Command:
@@ -221,7 +346,8 @@ def _make_bindings(
             bindings[name] = environment[name]
     if environment.get("DATA"):
         bindings["EVAL_DATA"] = environment.get("EVAL_DATA") or environment["DATA"]
-    for name in ("EXTRA_IDS", "NUM_DECODES"):
+    sampling = _SAMPLING if program == "infer" else ()
+    for name in ("EXTRA_IDS", "NUM_DECODES", *sampling):
         if values[name] is not None:
             bindings[name] = values[name]
     return bindings

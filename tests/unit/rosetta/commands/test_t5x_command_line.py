@@ -112,6 +112,51 @@ def test_evaluation_and_inference(place: Place, what: str) -> None:
     )
 
 
+_INFER = ("t5x", "infer", "CHECKPOINT_PATH=pre", "OUTPUT_DIR=out", "T5_SIZE=tiny", "VOCAB=byte")
+
+
+def test_inference_on_the_lines_of_a_text(place: Place) -> None:
+    make_checkpoint_folder(place, "100")
+    (place.work / "in.txt").write_text("one\ntwo\n")
+    words = ("INPUTS=in.txt", "TEMPERATURE=0.5", "TOP_K=7")
+    dry = place.rosetta(*_INFER, *words, "--dry-run", DATA="")
+    assert (dry.rc, dry.argv) == (0, []), dry.err
+    assert not (place.work / "out").exists()
+    ran = place.rosetta(*_INFER, *words, DATA="")
+    assert ran.rc == 0, ran.err
+    files = [word.rpartition("/")[2] for word in ran.argv if "_file=" in word]
+    assert files == ["tiny.gin", "infer.gin", "sampling.gin", "task_pairs.gin"]
+    found = read_gin_bindings(ran)
+    assert (found["TEMPERATURE"], found["TOP_K"]) == ("0.5", "7")
+    (written,) = (place.work / "out").glob("inputs-*.jsonl")
+    assert found["DATA"] == found["EVAL_DATA"] == f'"jsonl:{written}"'
+    assert [json.loads(line) for line in written.read_text().splitlines()] == [
+        {"idx": 1, "inputs": "one"},
+        {"idx": 2, "inputs": "two"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "words"),
+    [
+        (errors.CONFLICT, "DATA=jsonl:x", ["DATA=jsonl:x"]),
+        (errors.CONFLICT, "FT_TASK=squad1", ["FT_TASK=squad1"]),
+        (errors.INVALID, "TOP_P=2", ["TOP_P=2"]),
+        (errors.INVALID, "TEMPERATURE", ["TEMPERATURE=0"]),
+        (errors.CONFLICT, "TOP_K=3", ["TOP_K=3", "TOP_P=0.5"]),
+        (errors.UNSUPPORTED, "TOP_K=3", ["TOP_K=3", "T5_FAMILY=decoder_only"]),
+        (errors.MISSING, "INPUTS=absent", ["INPUTS=absent"]),
+    ],
+)
+def test_wrong_options_of_inference(place: Place, kind: str, where: str, words: list[str]) -> None:
+    make_checkpoint_folder(place, "100")
+    (place.work / "in.txt").write_text("one\n")
+    ran = place.rosetta(*_INFER, "INPUTS=in.txt", *words, DATA="")
+    assert (ran.rc, ran.argv) == (2, [])
+    errors.check_error(ran.error, kind, where=where)
+    assert not (place.work / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("what", "label", "kind", "facts"),
     [

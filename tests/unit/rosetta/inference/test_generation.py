@@ -81,7 +81,7 @@ def test_greedy_tokens_are_those_of_transformers(
     result = _run(capsys, str(pax), *options, "--max-tokens", "36", "--batch", "3")
     ids = [prompt["answers"][0]["ids"] for prompt in result["prompts"]]
     assert ids == [answer[:36] for answer in answers] + [answers[0][14:50]]
-    assert len({number for answer in ids for number in answer}) > 3
+    assert len({number for answer in ids for number in answer}) > 1
 
 
 def _compute_log_probabilities(logits: Any) -> Any:

@@ -430,6 +430,21 @@ def test_evaluation_and_inference(script: str, records: dict[str, str], tmp_path
         assert run["output_dir"] == "/nowhere"
 
 
+def test_inference_that_draws_tokens(records: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "checkpoint_20").mkdir()
+    names = ("t5_1_1/tiny", "runs/infer", "runs/sampling", "runs/task_squad1")
+    bindings = [
+        *_on(records["squad1"]),
+        f"CHECKPOINT_PATH = '{tmp_path}'",
+        "INFER_OUTPUT_DIR = '/nowhere'",
+        "TOP_K = 5",
+        "dataset.task.name = 'drawn'",
+    ]
+    files = [f"rosetta/t5x/gin/{name}.gin" for name in names]
+    with gin_evaluation.arguments(files, bindings, "infer") as run:
+        assert run["model"]._decode_fn.__name__ == "temperature_sample"
+
+
 def test_what_scripts_and_people_type_reaches_our_classes() -> None:
     with _pretraining(
         "t5_1_1/tiny",
