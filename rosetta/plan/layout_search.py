@@ -26,6 +26,8 @@ OPTIMISM = 1.10
 WORTHWHILE = 1.01
 # The share of the memory that an estimate may fill.
 CAUTION = 0.97
+# Trials whose rates differ by less are equally fast: the one with the least memory is better.
+EQUAL = 1.005
 # How much more than the memory an estimate may need to be compiled if nothing else fits.
 NEARLY = 1.25
 
@@ -67,8 +69,8 @@ class SearchResult:
 
     Attributes:
         best: The fastest trial that fits; None if nothing fits.
-        trials: All trials, the fastest that fits first, then those that do not fit, then those
-            with a problem.
+        trials: All trials, the best first, then the fastest that fit, then those that do not fit,
+            then those with a problem.
         estimated: Split -> the promised time of its best candidate that was not compiled, as a
             multiple of the best trial's for each sequence.
         pruned: Split -> the bytes of its state, for splits that cannot fit.
@@ -215,13 +217,16 @@ class LayoutSearch:
         return estimate.state + estimate.activations
 
     def _list_fitting_trials(self) -> list[Trial]:
-        """Return the trials that fit, the fastest first."""
+        """Return the trials that fit, the best first, then the fastest."""
         fitting = [
             trial
             for trial in self._trials.values()
             if not trial.problem and trial.peak <= self._usable
         ]
-        return sorted(fitting, key=lambda trial: -trial.rate)
+        fitting.sort(key=lambda trial: -trial.rate)
+        equal = [trial for trial in fitting if trial.rate * EQUAL >= fitting[0].rate]
+        best = min(equal, key=lambda trial: trial.peak, default=None)
+        return sorted(fitting, key=lambda trial: trial is not best)
 
     def _find_best(self, candidates: Sequence[Candidate]) -> Trial | None:
         """Compile candidates until the best one is compiled as a whole; return it.

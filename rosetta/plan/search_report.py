@@ -82,6 +82,8 @@ def explain_loss(trial: Trial, best: Trial, usable: float) -> str:
     if trial.peak > usable:
         return f"does not fit: {trial.peak / GIGA:.1f} of {usable / GIGA:.1f} GB"
     slower = best.rate / trial.rate - 1
+    if slower < 0 and trial.whole:
+        return f"{-slower:.1%} faster, but it takes {trial.peak / GIGA:.1f} GB"
     if slower < 0:
         return f"{-slower:.1%} faster by few layers, but not compiled as a whole"
     kinds = dict.fromkeys([*trial.parts, *best.parts])
@@ -183,10 +185,12 @@ class SearchReport:
             f"  not compiled: {split.describe()}: estimated {factor - 1:+.0%} time a sequence"
             for split, factor in self.result.estimated.items()
         ]
-        lines += [
-            f"  cannot fit: {split.describe()}: its state alone takes {state / GIGA:.1f} GB"
-            for split, state in self.result.pruned.items()
-        ]
+        if self.result.pruned:
+            states = sorted(self.result.pruned.values())
+            lines.append(
+                f"  cannot fit: {len(states)} splits, whose state alone takes "
+                f"{states[0] / GIGA:,.1f} to {states[-1] / GIGA:,.1f} GB"
+            )
         lines.append(
             f"compiled {compiled.compiled} step(s) in {compiled.compile_seconds:.0f} s, "
             f"{compiled.largest_process / GIGA:.1f} GB of memory at most"

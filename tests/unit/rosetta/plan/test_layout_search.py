@@ -167,6 +167,23 @@ def test_steps_without_figures_do_not_end_the_search() -> None:
     assert [trial.problem for trial in result.trials[-2:]] == ["it failed", "it failed"]
 
 
+def test_of_equally_fast_trials_the_one_with_less_memory_is_the_answer() -> None:
+    class Equal(Compiler):
+        def measure(self, candidate: Candidate) -> Trial:
+            trial = super().measure(candidate)
+            # Each is a little faster than the one before, and takes more memory.
+            seconds = candidate.sequences * (1 - 1e-4 * len(self.few))
+            times = {"likely": seconds, "fastest": seconds, "slowest": seconds}
+            return replace(trial, seconds=times, peak=1e9 * len(self.few), whole=True)
+
+    compiler = Equal()
+    known = (CANDIDATES[0], CANDIDATES[1], CANDIDATES[2])
+    result, _ = search(compiler, known=known, trials=3)
+    assert result.best is not None
+    assert (result.best.candidate, result.best.peak) == (CANDIDATES[0], 1e9)
+    assert result.trials[0] is result.best
+
+
 def test_nothing_fits() -> None:
     compiler = Compiler()
     result, _ = search(compiler, usable=12.05e9)
