@@ -87,9 +87,8 @@ class CompileTrials:
         )
         available = limited_programs.read_available_memory()
         self._programs = limited_programs.LimitedPrograms(logs, seconds, memory=available)
+        self._used: dict[str, dict[str, float]] = {}
         self.compiled = 0
-        self.compile_seconds = 0.0
-        self.largest_process = 0.0
 
     def _read_entry(self, entry: dict[str, Any]) -> None:
         """Take the figures of a step from the file."""
@@ -97,6 +96,21 @@ class CompileTrials:
         self._figures[step.key] = {
             str(name): float(value) for name, value in entry["figures"].items()
         }
+
+    @property
+    def used(self) -> int:
+        """How many steps the trials have used, compiled now or before."""
+        return len(self._used)
+
+    @property
+    def compile_seconds(self) -> float:
+        """The seconds in which these steps were compiled."""
+        return sum(figures[COMPILE_SECONDS] for figures in self._used.values())
+
+    @property
+    def largest_process(self) -> float:
+        """The largest memory of a process that compiled one of these steps, in bytes."""
+        return max((figures[COMPILE_MEMORY] for figures in self._used.values()), default=0.0)
 
     def measure(self, candidate: Candidate) -> Trial:
         """Return the trial of a candidate: of few layers, extrapolated, or of the whole model.
@@ -140,6 +154,7 @@ class CompileTrials:
             UserError: This machine has too little memory left to compile anything.
         """
         if step.key in self._figures:
+            self._used[step.key] = self._figures[step.key]
             return self._figures[step.key]
         available = limited_programs.read_available_memory()
         if available is not None and available < NEEDED_MEMORY:
@@ -156,10 +171,8 @@ class CompileTrials:
             return result
         figures = list_figures(result)
         self._file.append({"arguments": step.arguments, "flags": step.flags, "figures": figures})
-        self._figures[step.key] = figures
+        self._figures[step.key] = self._used[step.key] = figures
         self.compiled += 1
-        self.compile_seconds += figures[COMPILE_SECONDS]
-        self.largest_process = max(self.largest_process, figures[COMPILE_MEMORY])
         return figures
 
     def _run(self, step: _Step) -> dict[str, Any] | str:

@@ -143,7 +143,8 @@ class SearchReport:
                 for split, state in self.result.pruned.items()
             ],
             "compiled": {
-                "steps": self.compiled.compiled,
+                "steps": self.compiled.used,
+                "now": self.compiled.compiled,
                 "seconds": self.compiled.compile_seconds,
                 "rss": self.compiled.largest_process,
                 "whole": self.result.whole_compiles,
@@ -192,8 +193,9 @@ class SearchReport:
                 f"{states[0] / GIGA:,.1f} to {states[-1] / GIGA:,.1f} GB"
             )
         lines.append(
-            f"compiled {compiled.compiled} step(s) in {compiled.compile_seconds:.0f} s, "
-            f"{compiled.largest_process / GIGA:.1f} GB of memory at most"
+            f"{compiled.used} step(s) were compiled, {compiled.compiled} of them now, in "
+            f"{compiled.compile_seconds:.0f} s and with {compiled.largest_process / GIGA:.1f} GB "
+            "of memory at most"
         )
         return "\n".join(lines)
 

@@ -108,7 +108,8 @@ def test_a_killed_search_continues(
         cut.write('{"arguments": ["t5x"')
     again = make_trials(searched, tmp_path, monkeypatch, "exit 1")
     assert again.measure(UNROLLED) == first
-    assert again.compiled == 0
+    assert (again.compiled, again.used, again.compile_seconds) == (0, 2, 60.0)
+    assert again.largest_process == 2e9
     entries = (tmp_path / "steps.jsonl").read_text().splitlines()
     assert len([json.loads(entry) for entry in entries]) == 3
 

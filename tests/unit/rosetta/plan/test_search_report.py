@@ -32,7 +32,7 @@ SEARCHED = SearchedRun(
 
 
 def make_report(best: Trial = BEST) -> SearchReport:
-    compiled: Any = SimpleNamespace(compiled=6, compile_seconds=90.0, largest_process=2e9)
+    compiled: Any = SimpleNamespace(compiled=6, used=6, compile_seconds=90.0, largest_process=2e9)
     split = Split(2, 4, 1)
     result = SearchResult(best, (best, SLOW, BIG, FAILED), {split: 1.5}, {Split(1, 8, 1): 99e9}, 1)
     return SearchReport(best, result, SEARCHED, USABLE, SLOW.candidate, compiled)
