@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import os
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from rosetta.core.errors import MISSING, UNKNOWN, UNSUPPORTED, UserError
 from rosetta.t5x.run import gin_files
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rosetta.convert.t5_config import Architecture
 
 _DROPOUT = 0.1  # of the public T5 in Hugging Face's config.json
@@ -144,6 +147,20 @@ def read_network(file: Path, where: str) -> Network:
             value="tie_word_embeddings",
         )
     return make_network(architecture)
+
+
+def read_recorded_network(config: Mapping[str, str]) -> Network:
+    """Return the network of a checkpoint.
+
+    Args:
+        config: The fields of T5Config as texts, as the record of the checkpoint has them.
+    """
+    values: dict[str, Any] = {}
+    for item in dataclasses.fields(t5_config.Architecture):
+        if item.name in config:
+            text = config[item.name]
+            values[item.name] = text if item.type == "str" else ast.literal_eval(text)
+    return make_network(t5_config.Architecture(**values))
 
 
 def make_network(architecture: Architecture) -> Network:

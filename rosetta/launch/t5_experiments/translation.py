@@ -15,7 +15,7 @@ from rosetta.core.value_parsing import parse_path
 from rosetta.core.variables import choices
 from rosetta.launch import hub_inputs
 from rosetta.launch.t5_experiments import model, options, schedule
-from rosetta.t5x.run import gin_files
+from rosetta.t5x.run import checkpoint_record, gin_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -183,20 +183,31 @@ class _Translator:
         self.bindings["Z_LOSS"] = 0.0
 
     def _start_from_checkpoint(self) -> None:
-        """Finetune a checkpoint of this distribution, whose folder may have a model.gin."""
-        if not self.values["init_checkpoint"]:
+        """Finetune a checkpoint: take the network that its record describes.
+
+        Raises:
+            UserError: No checkpoint is named, or it has no record.
+        """
+        checkpoint = self.variables.get("INITIAL_CHECKPOINT_PATH")
+        if not checkpoint:
             raise UserError(
                 "no weights to finetune are named",
                 "--from_pretrained",
                 "name a model of Hugging Face, or a checkpoint_N: --init_checkpoint FOLDER",
                 kind=MISSING,
             )
-        folder = Path(self.values["init_checkpoint"]).expanduser().absolute()
-        config = next(
-            (path for path in (folder, folder.parent) if (path / "model.gin").is_file()), None
-        )
-        if config:
-            self.network = (f"include {str(config / 'model.gin')!r}",)
+        steps = run_folders.list_checkpoint_steps(checkpoint)
+        newest = f"{checkpoint}/checkpoint_{steps[-1]}" if steps else checkpoint
+        record = checkpoint_record.read_record(newest)
+        if record is None or not record.config:
+            raise UserError(
+                "nothing says which network the checkpoint has",
+                f"--init_checkpoint {self.values['init_checkpoint']}",
+                "finetune it with rosetta t5x finetune, which takes T5_SIZE and ROSETTA_GIN",
+                kind=UNSUPPORTED,
+                value=newest,
+            )
+        self._take_network(model.read_recorded_network(record.config))
 
     def translate_start(self) -> None:
         """Set the checkpoint to start from."""
@@ -351,9 +362,13 @@ def translate(script: str, given: dict[str, Any], environment: Mapping[str, str]
     values = translator.values
     translator.translate_length()
     translator.translate_data()
-    translator.translate_model()
+    if script == options.PRETRAINING:
+        translator.translate_model()
+        translator.translate_start()
+    else:  # The checkpoint says which network it has.
+        translator.translate_start()
+        translator.translate_model()
     translator.translate_vocabulary()
-    translator.translate_start()
     translator.translate_batch()
     translator.translate_rest()
     training = schedule.choose_training(values)

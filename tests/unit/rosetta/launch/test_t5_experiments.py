@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rosetta.launch.t5_experiments import options, program, schedule
+from rosetta.t5x.run import checkpoint_record
 from tests.support import errors
 from tests.support.t5x_scripts import OVERLAY, SCRIPTS, Place, Ran, place_, read_gin_bindings
 
@@ -336,6 +337,24 @@ def test_finetuning(place: Place) -> None:
     """Weights of a checkpoint; those of Hugging Face are in tests/upstream."""
     (place.work / "shards/0.jsonl").write_text('{"inputs": "a", "targets": "b"}\n')
     (place.work / "pre/checkpoint_5").mkdir(parents=True)
+    ran = type_line(place, f"{TUNE} --init_checkpoint pre/checkpoint_5")
+    assert (ran.rc, ran.error.kind) == (2, errors.UNSUPPORTED)
+    config = {
+        "vocab_size": "384",
+        "emb_dim": "64",
+        "num_heads": "2",
+        "head_dim": "32",
+        "mlp_dim": "128",
+        "num_encoder_layers": "2",
+        "num_decoder_layers": "1",
+        "mlp_activations": "('gelu', 'linear')",
+        "logits_via_embedding": "False",
+        "relative_bias": "stack",
+        "dtype": "float32",
+    }
+    record = checkpoint_record.Record(5, scale_attn_logits=False, config=config)
+    text = checkpoint_record.render_record(record)
+    (place.work / "pre/checkpoint_5/rosetta.json").write_text(text)
     line = f"{TUNE} --init_checkpoint pre/checkpoint_5 --iters 7 --seed 3 --data_n_workers 2"
     document = read_document(place, line)
     assert {
@@ -345,7 +364,7 @@ def test_finetuning(place: Place) -> None:
         "INITIAL_CHECKPOINT_PATH": str(place.work / "pre/checkpoint_5"),
         "ROSETTA_DATA_WORKERS": "2",
     }.items() <= document["variables"].items()
-    assert "RANDOM_SEED = 3" in document["gin"]
+    assert {"RANDOM_SEED = 3", "  num_decoder_layers = 1"} <= set(document["gin"])
     ran = type_line(place, TUNE)
     assert (ran.rc, ran.error.where) == (2, "--from_pretrained")
 
