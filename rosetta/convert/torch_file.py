@@ -77,6 +77,21 @@ _OPCODES = frozenset(
     )
 )
 _BLOCK_SIZE = 16 << 20  # bytes that are read at once
+# A checkpoint of a trainer has the model's tensors under this name, as in t5-experiments and in
+# PyTorch's own tutorials, beside the optimizer's state and metrics.
+_MODEL_KEY = "model_state_dict"
+# Names that such a checkpoint may load for what is not read: dictionaries, and NumPy's numbers.
+_IGNORED_NAMES = frozenset(
+    (
+        ("__builtin__", "dict"),  # the name of a pickle of protocol 2
+        ("_codecs", "encode"),
+        ("builtins", "dict"),
+        ("collections", "defaultdict"),
+        ("numpy", "dtype"),
+        ("numpy._core.multiarray", "scalar"),
+        ("numpy.core.multiarray", "scalar"),
+    )
+)
 # From the local header of a zip entry: the lengths of the name and the extra field after it.
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _COPY_AGAIN = "download or copy it again"
@@ -84,6 +99,16 @@ _COPY_AGAIN = "download or copy it again"
 
 class _UnknownNameError(pickle.UnpicklingError):
     """A pickle loads a name that no file of tensors needs."""
+
+
+class _Ignored(dict[Any, Any]):
+    """Stands for an object of a pickle that is not a tensor; it keeps nothing that it is given."""
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+
+    def __setstate__(self, state: Any) -> None:
+        """Take the state of the object, and do nothing with it."""
 
 
 class ZipRecord:
@@ -202,6 +227,8 @@ class _TensorUnpickler(pickle.Unpickler):  # noqa: S301 - it refuses all but ten
             return self._make_tensor
         if module == "torch" and name in STORAGE_DTYPES:
             return STORAGE_DTYPES[name]
+        if (module, name) in _IGNORED_NAMES:
+            return _Ignored
         raise _UnknownNameError(f"{module}.{name}")
 
     def persistent_load(self, pid: Any) -> Any:
@@ -242,12 +269,16 @@ class _TensorUnpickler(pickle.Unpickler):  # noqa: S301 - it refuses all but ten
 def read_tensors(path: Path) -> dict[str, StoredTensor]:
     """Return the tensors of a file by name, without reading their values.
 
+    Of the checkpoint of a trainer, these are the tensors of the model.
+
     Raises:
         UserError: The file is damaged or incomplete, or has something other than tensors in
             float32, float16 and bfloat16.
     """
     try:
         contents = _load_pickle(path)
+        if isinstance(contents.get(_MODEL_KEY), dict):
+            contents = contents[_MODEL_KEY]
         other = [
             name
             for name, value in contents.items()

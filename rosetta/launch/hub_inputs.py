@@ -20,7 +20,7 @@ from rosetta.core.errors import FAILED, UserError
 from rosetta.data import model_hub
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _VOCABULARY_VARIABLES = ("VOCAB", "VOCAB_PATH")
 _CONFIG_FILE = "config.json"
@@ -54,13 +54,14 @@ def resolve_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-def resolve_weights(variable: str, value: str, *, where: str = "") -> str:
+def resolve_weights(variable: str, value: str, *, where: str = "", step: int = 0) -> str:
     """Return the folder of the checkpoint for the weights that a variable names.
 
     Args:
         variable: The variable, a key of _CONVERSIONS.
         value: Its value. If it names no model of Hugging Face, it is returned.
         where: The setting, for errors; "" for the variable.
+        step: The step of the checkpoint of T5X to write.
 
     Raises:
         UserError: The model cannot be fetched or converted.
@@ -76,18 +77,20 @@ def resolve_weights(variable: str, value: str, *, where: str = "") -> str:
     else:
         return value
     model, layout = _CONVERSIONS[variable]
-    out = home_folder.make_home_folder() / "converted" / f"{key}-{layout}"
+    name = f"{key}-{layout}-{step}" if step else f"{key}-{layout}"
+    out = home_folder.make_home_folder() / "converted" / name
+    options = [f"--step={step}"] if step else []
     message = f"{value} is converted by another process"
     with file_lock.hold_lock(out.with_name(out.name + ".lock"), message):
         if not out.is_dir():
             log.info(f"converting {value} for {variable}, into {out}")
-            _convert(model, layout, source, out, where)
+            _convert(model, [f"--to={layout}", *options], source, out, where)
     if (out / _GIN_FILE).is_file():
         log.info(f"the sizes of {value} are in a gin file: ROSETTA_GIN={out / _GIN_FILE}")
     return str(out)
 
 
-def _convert(model: str, layout: str, source: Path, out: Path, where: str) -> None:
+def _convert(model: str, options: Sequence[str], source: Path, out: Path, where: str) -> None:
     """Convert a model in a child process, whose memory is free again before the run starts.
 
     Raises:
@@ -97,7 +100,7 @@ def _convert(model: str, layout: str, source: Path, out: Path, where: str) -> No
     path = os.pathsep.join(filter(None, [program_folder, os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "rosetta", "convert", model, str(source), str(out)]
     done = subprocess.run(
-        [*command, "--to", layout, "--json"],
+        [*command, *options, "--json"],
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         text=True,

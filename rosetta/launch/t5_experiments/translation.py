@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import run_folders
+from rosetta.core import home_folder, run_folders
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_path
 from rosetta.core.variables import choices
@@ -213,6 +214,13 @@ class _Translator:
         """Set the checkpoint to start from."""
         self.rows["skip_used_data"] = "always: a run continues with its next batch"
         text = self.values["init_checkpoint"]
+        if self.values["reset_iteration"] and not str(text).endswith(".pth"):
+            raise UserError(
+                "works only with --init_checkpoint FILE.pth",
+                "--reset_iteration",
+                "leave it out; T5X counts on from the step of its own checkpoints",
+                kind=CONFLICT,
+            )
         if self.values["reset_optimizer"]:
             self.bindings["RESTORE_OPTIMIZER"] = False
             self.rows["reset_optimizer"] = "RESTORE_OPTIMIZER = False"
@@ -223,14 +231,7 @@ class _Translator:
         if saved and not path.exists():
             self._continue_run(text, path.parent, int(saved[1]))
         elif path.is_file():
-            raise UserError(
-                "T5X does not restore a checkpoint of PyTorch's trainer",
-                f"--init_checkpoint {text}",
-                "load its model_state_dict in PyTorch, and write it with save_pretrained(FOLDER); "
-                "then give --init_checkpoint FOLDER --reset_optimizer",
-                kind=UNSUPPORTED,
-                value=text,
-            )
+            self._start_from_torch(path.absolute(), int(saved[1]) + 1 if saved else None)
         elif not path.is_dir():
             raise UserError(
                 "does not exist", f"--init_checkpoint {text}", "check the path", kind=MISSING
@@ -245,6 +246,40 @@ class _Translator:
             )
         else:
             self.set_variable("init_checkpoint", "INITIAL_CHECKPOINT_PATH", path.absolute())
+
+    def _start_from_torch(self, path: Path, step: int | None) -> None:
+        """Start from the weights in a checkpoint of PyTorch's trainer.
+
+        Args:
+            path: The file.
+            step: The step of the checkpoint, or None if its name does not say it.
+
+        Raises:
+            UserError: The state of the optimizer is asked for, or the step or the model is not
+                known.
+        """
+        where = f"--init_checkpoint {path}"
+        config = self.values.get("model_cfg")
+        if not self.values["reset_optimizer"]:
+            what = "T5X does not read the state of PyTorch's optimizer"
+            remedy = "add --reset_optimizer to start from the weights alone"
+            raise UserError(what, where, remedy, kind=UNSUPPORTED, value=str(path))
+        if not config:
+            what, remedy = "nothing says which model the weights are of", "give --model_cfg FILE"
+            raise UserError(what, where, remedy, kind=MISSING)
+        if self.values["reset_iteration"]:
+            step = 0
+        if step is None:
+            what = "the name of the file does not say the step, as model_1000.pth does"
+            remedy = "add --reset_iteration to start at step 0"
+            raise UserError(what, where, remedy, kind=MISSING, value=path.name)
+        folder = _stage_weights(path, Path(config).expanduser().absolute())
+        converted = hub_inputs.resolve_weights(
+            "INITIAL_CHECKPOINT_PATH", str(folder), where=where, step=step
+        )
+        self.network = (f"include {str(Path(converted, _MODEL_GIN))!r}",)
+        self.set_variable("init_checkpoint", "INITIAL_CHECKPOINT_PATH", converted)
+        self.rows["reset_iteration"] = f"the run starts at step {step}"
 
     def _continue_run(self, text: str, folder: Path, step: int) -> None:
         """Continue a run of this distribution whose checkpoint is named as PyTorch would name it.
@@ -428,6 +463,18 @@ def _describe_data(option: str, text: str) -> str:
             kind=MISSING,
         )
     return f"jsonl:{glob.escape(path)}/*.jsonl"
+
+
+def _stage_weights(weights: Path, config: Path) -> Path:
+    """Return a folder that has a file of weights and its configuration as Hugging Face lays out."""
+    digest = hashlib.sha256(f"{weights}\0{config}".encode()).hexdigest()[:16]
+    folder = home_folder.make_home_folder() / "t5_experiments" / f"{weights.stem}-{digest}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, target in (("config.json", config), ("pytorch_model.bin", weights)):
+        link = folder / name
+        if not link.is_symlink():
+            link.symlink_to(target)
+    return folder
 
 
 def _name_hub_model(text: str) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
+import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -182,3 +184,36 @@ def test_other_number_types_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     with errors.expect_user_error(errors.UNSUPPORTED, value="I64"):
         safetensors.read_tensors(tmp_path / "file")
+
+
+# Saves what t5-experiments' trainer saves: an optimizer that has stepped, NumPy's numbers, and the rest.
+TRAINER = """
+import collections, sys
+import numpy, torch
+model = torch.nn.Linear(3, 2)
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.ones(1, 3)).sum().backward()
+optimizer.step()
+metrics = collections.defaultdict(dict)
+metrics["train"]["loss"] = numpy.mean([1.0, 2.0])
+values = {
+    "model_state_dict": model.state_dict(),
+    "optimizer_state_dict": optimizer.state_dict(),
+    "iteration": 7,
+    "epoch": 0,
+    "metrics": metrics,
+}
+torch.save(values, sys.argv[1])
+numpy.save(sys.argv[2], model.weight.detach().numpy())
+"""
+
+
+def test_the_checkpoint_of_a_trainer(tmp_path: Path) -> None:
+    python = os.environ.get("ROSETTA_TEST_TORCH", "")
+    if not python:
+        pytest.skip("NOT CHECKED: ROSETTA_TEST_TORCH names no Python with torch and transformers")
+    path, weight = tmp_path / "model_7.pth", tmp_path / "weight.npy"
+    subprocess.run([python, "-c", TRAINER, path, weight], check=True)
+    found = torch_file.read_tensors(path)
+    assert set(found) == {"weight", "bias"}
+    assert np.array_equal(found["weight"](), np.load(weight))

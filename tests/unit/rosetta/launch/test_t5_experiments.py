@@ -297,6 +297,8 @@ def test_no_counterpart(place: Place, name: str) -> None:
         ("--task mlm", errors.UNKNOWN),
         ("--init_checkpoint nowhere", errors.MISSING),
         ("--init_checkpoint corpus.txt", errors.UNSUPPORTED),
+        ("--init_checkpoint corpus.txt --reset_optimizer", errors.MISSING),
+        ("--reset_iteration", errors.CONFLICT),
         ("--valid_data_path nowhere", errors.MISSING),
         ("--valid_data_path vocabs", errors.MISSING),
         ("--working_dir nowhere", errors.MISSING),
