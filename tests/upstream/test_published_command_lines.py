@@ -1,7 +1,7 @@
-"""Command lines that other projects publish, typed in a shell, with the real trainer on this machine's CPU.
+"""Published command lines of other projects, typed in a shell, with the real trainer on the CPU.
 
-To be run by a baked environment's Python (build.py test --inside env:DIR). Four minutes on two cores. The command
-lines of NVIDIA's pages are in tests/unit/rosetta/nvidia_command_lines.toml.
+To be run by a baked environment's Python (build.py test --inside env:DIR). Six minutes on two
+cores. The command lines of NVIDIA's pages are in tests/unit/rosetta/nvidia_command_lines.toml.
 """
 
 from __future__ import annotations
@@ -51,15 +51,17 @@ export CUDA_VISIBLE_DEVICES=4,5; horovodrun --gloo -np 2 python run_t5_pretraini
         --model_cfg ./models_configs/t5_configs/t5-small.json \\
         --model_cls modeling_t5:T5ForConditionalGeneration --vocab byte"""
 FINETUNE = """\
-run_t5_finetuning.py --init_checkpoint runs/small_wiki_bs_128/checkpoint_25 --data_path pairs.jsonl \\
-        --valid_data_path pairs.jsonl --model_path runs/finetuned --vocab byte --batch_size 4 --iters 5 \\
-        --optimizer Adafactor --lr 1e-03 --scale_parameter --lr_scheduler constant_with_warmup \\
-        --num_warmup_steps 2 --input_seq_len 32 --target_seq_len 16 --log_interval 5 --save_interval 5"""
+run_t5_finetuning.py --init_checkpoint runs/small_wiki_bs_128/checkpoint_25 \\
+        --data_path pairs.jsonl --valid_data_path pairs.jsonl --model_path runs/finetuned \\
+        --vocab byte --batch_size 4 --iters 5 --optimizer Adafactor --lr 1e-03 --scale_parameter \\
+        --lr_scheduler constant_with_warmup --num_warmup_steps 2 --input_seq_len 32 \\
+        --target_seq_len 16 --log_interval 5 --save_interval 5"""
 # In place of the vocabulary in T5's bucket and of WMT: a small network on random ids.
 STAND_INS = """\
- --gin.VOCAB=\\"ids:32100\\" --gin.DATA=\\"synthetic\\" --gin.train.infer_eval_dataset_cfg=None --gin.PACK=False \
- --gin.TRAIN_STEPS=4 --gin.BATCH_SIZE=4 --gin.TASK_FEATURE_LENGTHS="{'inputs': 32, 'targets': 32}" \
- --gin.network.T5Config.emb_dim=32 --gin.network.T5Config.num_heads=2 --gin.network.T5Config.head_dim=16 \
+ --gin.VOCAB=\\"ids:32100\\" --gin.DATA=\\"synthetic\\" --gin.train.infer_eval_dataset_cfg=None \
+ --gin.PACK=False --gin.TRAIN_STEPS=4 --gin.BATCH_SIZE=4 \
+ --gin.TASK_FEATURE_LENGTHS="{'inputs': 32, 'targets': 32}" --gin.network.T5Config.emb_dim=32 \
+ --gin.network.T5Config.num_heads=2 --gin.network.T5Config.head_dim=16 \
  --gin.network.T5Config.mlp_dim=64 --gin.network.T5Config.num_decoder_layers=1"""
 TRAIN = (
     'python t5x/train.py --gin_file="t5x/examples/decoder_only/examples/{name}.gin" '
@@ -190,7 +192,7 @@ def test_upstream_trainer_by_its_path(place: Place, name: str) -> None:
 
 
 def test_the_four_files_of_a_romanian_model(place: Place) -> None:
-    """As published, with the paths of this machine, and with `token` in place of `use_auth_token`."""
+    """As published, with paths of this machine, and `token` in place of `use_auth_token`."""
     if not os.environ.get(CLONE):
         pytest.skip(f"NOT TESTED: {CLONE} names no clone of github.com/dumitrescustefan/t5x_models")
     project = place.home / "models/t5x_models"

@@ -186,7 +186,7 @@ def test_other_number_types_are_refused(tmp_path: Path) -> None:
         safetensors.read_tensors(tmp_path / "file")
 
 
-# Saves what t5-experiments' trainer saves: an optimizer that has stepped, NumPy's numbers, and the rest.
+# Saves what t5-experiments' trainer saves: an optimizer that has stepped, NumPy's numbers, ...
 TRAINER = """
 import collections, sys
 import numpy, torch
