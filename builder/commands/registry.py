@@ -64,7 +64,7 @@ PROGRAM = Program(
             CHECK,
             "run the checks and tests of this repository",
             "builder.commands.test",
-            ("--fast",),
+            ("--fast", "--plans cheap"),
         ),
         Command(
             "reproduce",
@@ -81,9 +81,11 @@ PROGRAM = Program(
             "builder.commands.bisect",
             (
                 "--good HEAD~20 --bad HEAD --distribution t5x -- python -c 'import t5x.models'",
+                "--good HEAD~20 --bad HEAD --metric launches --plan t5x-large-few-layers-h100",
                 "--status",
             ),
-            "COMMAND tells a good build from a bad one by its exit status.",
+            "COMMAND tells a good build from a bad one by its exit status. Instead of it, --metric "
+            "compares a figure of a recorded plan.",
         ),
         Command(
             "lock",
