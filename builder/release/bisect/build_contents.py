@@ -157,18 +157,20 @@ def read_build(endpoint: EndpointManifest, distribution: str, accelerator: str) 
 
 
 def rules_of_line(document: Mapping[str, Any], line: str) -> dict[str, list[dict[str, Any]]]:
-    """Return a manifest's `sdists` and `strip`, and the overrides that concern one line.
+    """Return a manifest's `sdists`, and the entries of `strip` and `overrides` for one line.
 
     Args:
         document: The manifest as JSON.
-        line: The name of the line. Each override is returned as one for this line alone.
+        line: The name of the line. Each entry is returned as one for this line alone.
     """
-    overrides = [
-        {**override, "lines": [line]}
-        for override in document["overrides"]
-        if line in override.get("lines", [line])
-    ]
-    return {"sdists": document["sdists"], "strip": document["strip"], "overrides": overrides}
+    rules: dict[str, list[dict[str, Any]]] = {"sdists": document["sdists"]}
+    for key in ("strip", "overrides"):
+        rules[key] = [
+            {**entry, "lines": [line]}
+            for entry in document[key]
+            if line in (entry.get("lines") or [line])
+        ]
+    return rules
 
 
 def _read_line(manifest: Manifest, entry: Distribution) -> dict[str, Any]:
