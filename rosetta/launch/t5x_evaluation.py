@@ -341,7 +341,7 @@ def _make_bindings(
         ),
         OUTPUT_VARIABLES[program]: parse_path("OUTPUT_DIR", environment["OUTPUT_DIR"]),
     }
-    for name in ("DATA", "VOCAB"):
+    for name in ("DATA", "VOCAB", "TEXT_FIELD"):
         if environment.get(name):
             bindings[name] = environment[name]
     if environment.get("DATA"):

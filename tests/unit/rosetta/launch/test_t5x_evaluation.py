@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -51,3 +52,18 @@ def test_answers_to_other_questions_are_not_taken_for_these(tmp_path: Path, part
 def test_an_object_store_is_not_looked_at(tmp_path: Path) -> None:
     configuration = configure(tmp_path, RECORD)
     assert t5x_evaluation.check_earlier_answers("gs://bucket/out", configuration) == ()
+
+
+@pytest.mark.parametrize("program", ["eval", "infer"])
+def test_the_columns_of_pairs_reach_the_program(program: str, tmp_path: Path) -> None:
+    environment = {
+        "CHECKPOINT_PATH": "gs://bucket/run/checkpoint_5",
+        "OUTPUT_DIR": str(tmp_path),
+        "DATA": "csv:a.csv",
+        "TEXT_FIELD": "question,answer",
+    }
+    values = {"BSIZE": 4, "TP_SIZE": 1, "EXTRA_IDS": None, "NUM_DECODES": None}
+    options = mock.Mock(evaluation_bindings=dict)
+    bindings = t5x_evaluation._make_bindings(program, environment, values, options)
+    assert bindings["TEXT_FIELD"] == "question,answer"
+    assert bindings["EVAL_DATA"] == "csv:a.csv"
