@@ -96,9 +96,11 @@ def write_saved_set(folder: Path, records: Sequence[Mapping[str, Any]]) -> str:
     return f"hf:{folder}"
 
 
-def write_array_records(path: Path, records: Sequence[Mapping[str, str]]) -> str:
+def write_array_records(
+    path: Path, records: Sequence[Mapping[str, str]], group_size: int = 7
+) -> str:
     module = import_package("array_record.python.array_record_module")
-    writer = module.ArrayRecordWriter(str(path), "group_size:7")
+    writer = module.ArrayRecordWriter(str(path), f"group_size:{group_size}")
     for record in records:
         features = {name: [value.encode()] for name, value in record.items()}
         writer.write(corpora.encode_example(**features))
