@@ -174,11 +174,19 @@ def _open_file_system(protocol: str, where: str) -> Any:
 def _list_addresses(file_system: Any, scheme: str, pattern: str) -> tuple[str, ...]:
     """Return the addresses of the files that a pattern matches, sorted."""
     path = pattern.removeprefix(scheme)
-    if file_system.isfile(path):
+    if _is_file(file_system, path):
         return (pattern,)
     matches = file_system.glob(path) if set("*?[") & set(path) else []
-    names = sorted(str(match) for match in matches if file_system.isfile(match))
+    names = sorted(str(match) for match in matches if _is_file(file_system, match))
     return tuple(scheme + name.lstrip("/") for name in names)
+
+
+def _is_file(file_system: Any, path: str) -> bool:
+    """Return whether a path is a file. fsspec's own function takes no answer for no file."""
+    try:
+        return bool(file_system.info(path)["type"] == "file")
+    except FileNotFoundError:
+        return False
 
 
 @functools.cache

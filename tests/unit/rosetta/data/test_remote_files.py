@@ -242,3 +242,22 @@ def test_a_scheme_that_nobody_knows_is_refused() -> None:
     required_modules.need_modules("fsspec")
     with errors.expect_user_error(errors.UNKNOWN, value="nowhere://"):
         find_files("text:nowhere://bucket/a.txt")
+
+
+def test_the_last_copy_is_used_while_an_object_store_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fsspec = required_modules.need_modules("fsspec")
+    store = fsspec.filesystem("memory")
+    store.pipe("/bucket/a.txt", b"one\n")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("the connection was refused")
+
+    assert find_files("text:memory://bucket/a.txt") == [b"one\n"]
+    forget_copies()
+    monkeypatch.setattr(type(store), "info", fail)
+    assert find_files("text:memory://bucket/a.txt") == [b"one\n"]
+    assert "memory://bucket/a.txt" in capsys.readouterr().err
+    with errors.expect_user_error(errors.UNREACHABLE, where="DATA=text:memory://bucket/b.txt"):
+        find_files("text:memory://bucket/b.txt")
