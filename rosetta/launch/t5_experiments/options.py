@@ -47,7 +47,7 @@ OPTIONS = (
     Option("working_dir", _TEXT, "."),
     Option("model_path", _TEXT),
     Option("base_model", _TEXT, "t5-base", _ONLY_PRETRAINING),
-    Option("model_cfg", _TEXT, None, _ONLY_PRETRAINING),
+    Option("model_cfg", _TEXT),
     Option("from_pretrained", _TEXT, None, _ONLY_FINETUNING),
     Option("model_cls", _TEXT, "transformers:T5ForConditionalGeneration"),
     Option("model_type", _TEXT, "encoder-decoder", _ONLY_FINETUNING),

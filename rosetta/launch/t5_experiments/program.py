@@ -95,10 +95,15 @@ def _run_script(script: str, script_tree: str, words: Sequence[str]) -> int:
     if "ENABLE_FP8" in os.environ:
         del variables["ENABLE_FP8"]
     variables["ROSETTA_GIN"] = str(_write_gin_file(script, translated.gin))
+    try:
+        command = t5x_trainer.make_command(
+            training_script, [], {**os.environ, **variables}, script_tree
+        )
+    except UserError as error:
+        if option := translated.sources.get(error.where.partition("=")[0]):
+            error.where = f"--{option}: {error.where}"
+        raise
     _show_translation(script, translated, variables, command_name)
-    command = t5x_trainer.make_command(
-        training_script, [], {**os.environ, **variables}, script_tree
-    )
     if scripts.DRY_RUN not in words:
         execution.run_in_order([command])
     document = {

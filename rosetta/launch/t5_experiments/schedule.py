@@ -28,6 +28,14 @@ _WARMING = ("constant_with_warmup", "linear", "polynomial", "cosine", "cosine_wi
 _LAST_POLYNOMIAL_RATE = 1e-7  # lr_end of transformers' polynomial schedule
 _RELATIVE_STEPS = 10000  # Adafactor's relative step is 0.01 up to here, then 1 / sqrt(step)
 
+# Variable -> the option that sets it.
+SOURCES = {
+    "OPTIMIZER": "optimizer",
+    "WEIGHT_DECAY": "weight_decay",
+    "LEARNING_RATE": "lr",
+    "WARMUP_STEPS": "num_warmup_steps",
+}
+
 
 @dataclass
 class Training:

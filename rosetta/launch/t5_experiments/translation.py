@@ -27,6 +27,7 @@ _EXTRA_IDS = 100  # sentinels that data_utils.py of t5-experiments adds to every
 _DECIDING_OPTIONS = ("fp16", "lr_scheduler", "vocab", "save_interval", "clip_grad_norm")
 _OBJECTIVES = ("span_corruption", "prefix_lm")
 _APEX_LEVELS = {"O0": "float32", "O1": "bfloat16", "O2": "bfloat16"}
+_NO_EFFECT = "off"  # of an option whose value is false or 0
 _SAVED_MODEL = re.compile(r"model_(\d+)\.pth")
 _GIN_HEAD = """\
 from __gin__ import dynamic_registration
@@ -47,11 +48,13 @@ class Translation:
         variables: The variables that the options set.
         gin: The text of the gin file for what has no variable.
         rows: Each option, as it was typed or as its default is, and what became of it.
+        sources: Variable -> the option that sets it.
     """
 
     variables: dict[str, str] = field(default_factory=dict)
     gin: str = ""
     rows: list[tuple[str, str]] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)
 
 
 class _Translator:
@@ -63,6 +66,7 @@ class _Translator:
         values: The values of all options.
         environment: The variables, which count where no option is given.
         variables: The variables of T5X to set.
+        sources: Variable -> the option that sets it.
         network: The lines of gin that describe the network.
         bindings: The bindings of gin after them.
         rows: Option -> what became of it.
@@ -72,6 +76,7 @@ class _Translator:
         self.script, self.given, self.environment = script, given, environment
         self.values = options.fill_defaults(script, given)
         self.variables: dict[str, str] = {}
+        self.sources: dict[str, str] = {}
         self.network: tuple[str, ...] = ()
         self.bindings: dict[str, Any] = {}
         self.rows: dict[str, str] = {}
@@ -82,6 +87,7 @@ class _Translator:
             self.rows[option] = f"{name}={self.environment[name]}, the variable"
             return
         self.variables[name] = str(value)
+        self.sources[name] = option
         self.rows[option] = f"{name}={value}"
 
     def translate_data(self) -> None:
@@ -113,6 +119,7 @@ class _Translator:
     def translate_vocabulary(self) -> None:
         """Set the vocabulary, with the sentinels that t5-experiments adds."""
         file = self.values["vocab"]
+        self.rows["tokenizer"] = "not needed: --vocab has the vocabulary"
         if not file and self.environment.get("VOCAB") and "tokenizer" not in self.given:
             self.set_variable("vocab", "VOCAB", "")
         elif not file and self.values.get("tokenizer"):
@@ -141,10 +148,37 @@ class _Translator:
         if self.script == options.PRETRAINING:
             network = model.choose_network(self.values)
             option = "model_cfg" if self.values["model_cfg"] else "base_model"
+            # As in t5-experiments, whose --base_model then names the tokenizer alone.
+            self.rows["base_model"] = "not needed: --vocab has the vocabulary"
             self.rows[option] = network.description
             self._take_network(network)
             self.bindings |= _NETWORK_BINDINGS
-        elif self.values["from_pretrained"]:
+            return
+        start = self.values["init_checkpoint"]
+        if self.values["from_pretrained"] and start:
+            raise UserError(
+                "--from_pretrained names other weights",
+                f"--init_checkpoint {start}",
+                "leave one of the two out",
+                kind=CONFLICT,
+            )
+        if self.values["model_cfg"] and not str(start).endswith(".pth"):
+            raise UserError(
+                "the weights say which model they are of",
+                "--model_cfg",
+                "leave it out; only --init_checkpoint FILE.pth needs it",
+                kind=CONFLICT,
+            )
+        self.rows["model_cfg"] = "the model of --init_checkpoint"
+        if self.values["model_type"] != "encoder-decoder":
+            raise UserError(
+                f"{self.values['model_type']!r} is not a type of T5",
+                "--model_type",
+                "give encoder-decoder",
+                kind=UNSUPPORTED,
+            )
+        self.rows["model_type"] = "a T5 is one"
+        if self.values["from_pretrained"]:
             self._start_from_pretrained()
         else:
             self._start_from_checkpoint()
@@ -157,14 +191,6 @@ class _Translator:
 
     def _start_from_pretrained(self) -> None:
         """Finetune weights of Hugging Face, in a folder or on the hub."""
-        if self.values["model_type"] != "encoder-decoder":
-            raise UserError(
-                f"{self.values['model_type']!r} is not a type of T5",
-                "--model_type",
-                "give encoder-decoder",
-                kind=UNSUPPORTED,
-            )
-        self.rows["model_type"] = "a T5 is one"
         name = _name_hub_model(self.values["from_pretrained"])
         folder = hub_inputs.resolve_weights(
             "INITIAL_CHECKPOINT_PATH", name, where=f"--from_pretrained {name}"
@@ -235,6 +261,14 @@ class _Translator:
         elif not path.is_dir():
             raise UserError(
                 "does not exist", f"--init_checkpoint {text}", "check the path", kind=MISSING
+            )
+        elif self.script == options.FINETUNING and (path / "config.json").is_file():
+            raise UserError(
+                "the folder is a model of Hugging Face",
+                f"--init_checkpoint {text}",
+                f"give --from_pretrained {text}",
+                kind=CONFLICT,
+                value=text,
             )
         elif (path / "config.json").is_file() and not self.values["reset_optimizer"]:
             raise UserError(
@@ -412,14 +446,17 @@ def translate(script: str, given: dict[str, Any], environment: Mapping[str, str]
     gin = _format_gin(
         translator.network, {**translator.bindings, **training.gin}, training.variables["OPTIMIZER"]
     )
-    return Translation(variables, gin, _make_rows(given, values, rows))
+    sources = {**translator.sources, **schedule.SOURCES}
+    return Translation(variables, gin, _make_rows(given, values, rows), sources)
 
 
 def _make_rows(
     given: dict[str, Any], values: dict[str, Any], rows: dict[str, str]
 ) -> list[tuple[str, str]]:
     """Return the table: the options that were typed, then the defaults that decide something."""
-    table = [(_format_option(name, value), rows[name]) for name, value in given.items()]
+    table = [
+        (_format_option(name, value), rows.get(name, _NO_EFFECT)) for name, value in given.items()
+    ]
     for name, default in values.items():
         if name not in given and default not in (None, False) and name in rows:
             table.append((f"({_format_option(name, default)})", rows[name]))

@@ -179,6 +179,46 @@ def test_an_interrupted_run_continues(place: Place) -> None:
     assert (ran.rc, ran.error.kind) == (2, errors.UNSUPPORTED)
 
 
+# Values that change nothing, or that need nothing else.
+PLAUSIBLE = {
+    "base_model": "t5-small",
+    "model_cfg": "models_configs/t5_configs/t5-small.json",
+    "init_checkpoint": "pre",
+    "model_cls": "transformers:T5ForConditionalGeneration",
+    "optimizer": "AdamW",
+    "lr_scheduler": "constant",
+    "task": "prefix_lm",
+    "working_dir": ".",
+    "valid_data_path": "shards",
+    "vocab": "byte",
+}
+ALONE = [
+    option.name
+    for option in options.OPTIONS
+    if options.PRETRAINING in option.scripts
+    and f"--{option.name}" not in PLAIN
+    and option.name not in ("apex_opt_lvl", "reset_iteration")
+]
+
+
+@pytest.mark.parametrize("value", ["off", "usual"])
+@pytest.mark.parametrize("name", ALONE)
+def test_every_option_has_a_row(place: Place, name: str, value: str) -> None:
+    """Off is False or 0, which t5-experiments takes as not given."""
+    option = next(option for option in options.OPTIONS if option.name == name)
+    text = PLAUSIBLE.get(name, "1")
+    if value == "off" and option.type in ("switch", "count", "number"):
+        text = "0"
+    (place.work / "pre/checkpoint_5").mkdir(parents=True)
+    ran = type_line(place, f"{PLAIN} --{name} {text} --dry-run")
+    if ran.rc == 2:
+        assert len(ran.err.splitlines()) == 1, "refused in one line"
+        return
+    assert ran.rc == 0, ran.err
+    shown = [row["option"].split()[0] for row in json.loads(ran.out)["options"]]
+    assert f"--{name}" in shown
+
+
 ADAFACTOR = "--optimizer Adafactor --scale_parameter"
 
 
@@ -367,8 +407,17 @@ def test_finetuning(place: Place) -> None:
         "ROSETTA_DATA_WORKERS": "2",
     }.items() <= document["variables"].items()
     assert {"RANDOM_SEED = 3", "  num_decoder_layers = 1"} <= set(document["gin"])
-    ran = type_line(place, TUNE)
-    assert (ran.rc, ran.error.where) == (2, "--from_pretrained")
+    for words, where in (
+        ("", "--from_pretrained"),
+        ("--from_pretrained hf --init_checkpoint pre/checkpoint_5", "--init_checkpoint"),
+        ("--init_checkpoint pre/checkpoint_5 --model_cfg a.json", "--model_cfg"),
+        ("--init_checkpoint pre/checkpoint_5 --model_type encoder", "--model_type"),
+        ("--init_checkpoint hf", "--init_checkpoint"),
+    ):
+        (place.work / "hf").mkdir(exist_ok=True)
+        (place.work / "hf/config.json").write_text(json.dumps(CONFIG))
+        ran = type_line(place, f"{TUNE} {words}")
+        assert (ran.rc, ran.error.where.split()[0]) == (2, where)
 
 
 def test_bert_says_that_it_is_not_here(place: Place) -> None:
