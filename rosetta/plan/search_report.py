@@ -177,7 +177,7 @@ class SearchReport:
                 "tokens/s/GPU"
             ),
             f"confirmed    {_describe_confirmation(best)}",
-            "trials, the fastest first:",
+            "trials, the answer first, then the fastest:",
             *self._format_trials(),
         ]
         if self.published is None:
