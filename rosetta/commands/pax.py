@@ -6,7 +6,7 @@ import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from rosetta.commands import pax_generate
+from rosetta.commands import pax_eval, pax_generate
 from rosetta.core import option_types
 from rosetta.core.errors import MISSING, UserError
 from rosetta.core.variables import readers
@@ -21,6 +21,9 @@ _SUMMARIES = {
     readers.PAX_TRAIN: "train the experiment that CONFIG names",
     readers.PAX_BOOLQ: "finetune LLaMA-2 on BoolQ, and evaluate it",
 }
+
+# The commands that have options of their own, and run in this process.
+_OWN_COMMANDS: dict[str, Any] = {module.NAME: module for module in (pax_eval, pax_generate)}
 
 
 def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -40,27 +43,29 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
             "a variable of the groups below, such as DATA=text:FILES, or a hyper-parameter of the "
             "experiment: fdl.NAME=VALUE",
         )
-    generate = subcommands.add_parser(
-        pax_generate.NAME,
-        parents=[common],
-        help=pax_generate.SUMMARY,
-        description=pax_generate.DESCRIPTION,
-        options_anywhere=True,
-    )
-    pax_generate.add_arguments(generate)
+    for module in _OWN_COMMANDS.values():
+        own = subcommands.add_parser(
+            module.NAME,
+            parents=[common],
+            help=module.SUMMARY,
+            description=module.DESCRIPTION,
+            options_anywhere=True,
+        )
+        module.add_arguments(own)
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta pax`: Paxml replaces this process, or --dry-run shows its command lines.
 
-    `generate` runs in this process, and returns its answers.
+    `eval` and `generate` run in this process, and return their results.
     """
     from rosetta.core import lock_record
     from rosetta.core.variables import misspellings, setting_values
     from rosetta.launch import execution, pax_trainer
 
-    if args.what == pax_generate.NAME:
-        return pax_generate.run(args)
+    if args.what in _OWN_COMMANDS:
+        found: tuple[dict[str, Any], str] = _OWN_COMMANDS[args.what].run(args)
+        return found
 
     command = f"pax {args.what}"
     misspellings.warn_of_unknown_variables(os.environ, f"rosetta {command}", command)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from rosetta.commands import pax_model_options
 from rosetta.core import option_types
-from rosetta.core.errors import CONFLICT, INVALID, MISSING, UserError
+from rosetta.core.errors import CONFLICT, INVALID, UserError
 from rosetta.core.printable_text import escape
 from rosetta.core.value_parsing import parse_decimal
 
@@ -26,21 +26,14 @@ DESCRIPTION = (
     "Without --temperature, --top-k, --top-p, --samples and --beams, the likeliest token is taken "
     "at each step."
 )
-_DEFAULT_TOKENS, _DEFAULT_BATCH = 64, 8
+_DEFAULT_TOKENS = 64
 _MAX_BEAMS = 64
 _HEAD = 60  # characters of a prompt that name its answers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to its parser."""
-    parser.add_argument(
-        "checkpoint",
-        metavar="CHECKPOINT",
-        help=(
-            "the folder of a run or of a conversion, of which the newest checkpoint is read, or "
-            "one checkpoint_N"
-        ),
-    )
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help=pax_model_options.CHECKPOINT_HELP)
     parser.add_argument("prompts", nargs="*", metavar="PROMPT", help="a text to continue")
     parser.add_argument(
         "--file",
@@ -53,43 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ids", action="store_true", help="prompts are ids with spaces between them, not text"
     )
-    _add_model_options(parser)
+    pax_model_options.add_model_options(parser)
     _add_decoding_options(parser)
-
-
-def _add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what the checkpoint belongs to."""
-    parser.add_argument(
-        "--vocab",
-        metavar="NAME",
-        help="the vocabulary (default: VOCAB_PATH, VOCAB, or what the run recorded)",
-    )
-    parser.add_argument(
-        "--no-bos", action="store_true", help="do not begin each prompt as texts begin in training"
-    )
-    parser.add_argument(
-        "--config",
-        metavar="EXPERIMENT",
-        help="the experiment of the model (default: what the run recorded)",
-    )
-    parser.add_argument(
-        "--fdl",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a hyper-parameter of the model; may be given again",
-    )
-    parser.add_argument(
-        "--precision",
-        choices=("float32", "bfloat16"),
-        help="the type of activations (default: that of the run)",
-    )
-    parser.add_argument(
-        "--batch",
-        type=option_types.parse_count,
-        default=_DEFAULT_BATCH,
-        help=f"prompts that are answered at the same time (default: {_DEFAULT_BATCH})",
-    )
 
 
 def _add_decoding_options(parser: argparse.ArgumentParser) -> None:
@@ -175,26 +133,12 @@ def _parse_probability(text: str) -> float:
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta pax generate`; return its result and the text to print."""
-    from rosetta.inference import framework_imports, model_files, prompts
-    from rosetta.launch import device_selection
+    from rosetta.inference import prompts
 
     given = prompts.read_prompts(args.prompts, args.file)
     _check_options(args)
     _make_decoding(args, (0,), _DEFAULT_TOKENS)  # before anything is loaded
-    if find_spec("paxml") is None:
-        raise UserError(
-            "this environment has no paxml",
-            "rosetta pax generate",
-            "use an image or environment of the distribution pax",
-            kind=MISSING,
-        )
-    files = model_files.find_model_files(args.checkpoint)
-    machine = device_selection.detect_machine(os.environ)
-    if machine.missing_gpu:
-        raise machine.missing_gpu
-    os.environ["JAX_PLATFORMS"] = machine.platforms
-    framework_imports.import_paxml()
-    experiment = model_files.make_experiment(files, args.config, args.fdl, args.precision)
+    files, experiment = pax_model_options.open_experiment(args, "rosetta pax generate")
     return _generate(args, given, files, experiment)
 
 

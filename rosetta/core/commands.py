@@ -43,6 +43,7 @@ PROGRAM = Program(
                 "pile TFDS_DATA_DIR=/data/tfds VOCAB_PATH=/data/sp.model LOG_DIR=/workspace/126m",
                 "lambada TFDS_DATA_DIR=/data VOCAB_PATH=/data/sp.model LOG_DIR=/workspace/126m",
                 "boolq TFDS_DATA_DIR=/data VOCAB_PATH=/vocab CHECKPOINT_RESTORE_PATH=/weights/7b",
+                "eval /workspace/126m lambada boolq=dev.jsonl",
                 "generate /workspace/126m 'Once upon a time' --temperature 0.8 --top-p 0.95",
             ),
             "`rosetta pax COMMAND --help` lists the variables that a command reads.",

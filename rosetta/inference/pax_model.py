@@ -5,6 +5,7 @@ Praxis decodes. This module gives Praxis the model, the weights and the prompts.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,19 @@ class Answers:
     scores: list[list[float]] | None
 
 
+@dataclass(frozen=True)
+class Score:
+    """How likely the end of a text is.
+
+    Attributes:
+      logprob: The logarithm of the probability of its tokens.
+      likeliest: Whether each of its tokens is the likeliest one.
+    """
+
+    logprob: float
+    likeliest: bool
+
+
 class PaxModel:
     """A language model of Pax.
 
@@ -171,6 +185,48 @@ class PaxModel:
             )
         scores = result.get("scores") if decoding.beams else None
         return Answers(ids, logprobs, None if scores is None else scores.tolist())
+
+    def score(
+        self, texts: Sequence[Sequence[int]], begins: Sequence[int], length: int
+    ) -> list[Score]:
+        """Return how likely the ends of texts are.
+
+        Args:
+          texts: The tokens of each text.
+          begins: Where the end of each text begins, at least 1.
+          length: The length to which texts are padded, so that batches share a compilation.
+        """
+        batch = _make_batch([text[:-1] for text in texts], length)
+        labels = _make_batch([text[1:] for text in texts], length).ids
+        with self._mesh:
+            found = jax.device_get(self._compute_logprobs(self._variables, batch, labels))
+        scores = []
+        for row, (text, begin) in enumerate(zip(texts, begins, strict=True)):
+            places = slice(begin - 1, len(text) - 1)
+            logprob = float(np.sum(found["logprobs"][row, places], dtype=np.float64))
+            scores.append(Score(logprob, bool(found["likeliest"][row, places].all())))
+        return scores
+
+    @functools.cached_property
+    def _compute_logprobs(self) -> Any:
+        """The compiled function of `score`, which takes variables, a batch and its labels."""
+
+        def compute(variables: Any, batch: Any, labels: Any) -> Any:
+            context = base_layer.JaxContext.HParams(do_eval=True)
+            with base_layer.JaxContext.new_context(hparams=context):
+                predictions = self._model.apply(
+                    variables,
+                    batch,
+                    method=self._model.compute_predictions,
+                    rngs={base_layer.RANDOM: jax.random.PRNGKey(0)},
+                )
+            logits = predictions.logits.astype(jnp.float32)
+            logprobs = jnp.take_along_axis(
+                jax.nn.log_softmax(logits), labels[..., jnp.newaxis], axis=-1
+            )
+            return {"logprobs": logprobs[..., 0], "likeliest": logits.argmax(-1) == labels}
+
+        return jax.jit(compute)
 
     def _compile(self, decoding: Decoding) -> Any:
         """Return the compiled function of a decoding, which takes variables and a batch."""

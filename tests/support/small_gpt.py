@@ -35,6 +35,7 @@ ARCHITECTURE = Architecture(
     is_tied=False,
 )
 END = 1
+_ROW_STEP = 32  # the number of texts is padded to a multiple, so that few programs are compiled
 
 
 def write_checkpoint(folder: Path, **changes: Any) -> Path:
@@ -58,18 +59,20 @@ def open_model(folder: Path) -> PaxModel:
 class Reference:
     """The probabilities of the next token, computed from whole texts and without a cache."""
 
-    def __init__(self, folder: Path) -> None:
-        self._length = ARCHITECTURE.positions
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        architecture = dataclasses.replace(ARCHITECTURE, **changes)
+        self._length = architecture.positions
         self._model = pax_logits.Model(
             configs.Synthetic126M,
             folder / "checkpoints",
-            ARCHITECTURE.make_fdl_settings(),
+            architecture.make_fdl_settings(),
             self._length,
         )
 
     def compute_logits(self, texts: Sequence[Sequence[int]]) -> Any:
         """Return the logits of the token after each text, [texts, vocabulary] in float64."""
-        rows: Any = np.zeros((2, len(texts), self._length), np.int32)
+        count = -(-len(texts) // _ROW_STEP) * _ROW_STEP
+        rows: Any = np.zeros((2, count, self._length), np.int32)
         ids, mask = rows
         for row, text in enumerate(texts):
             ids[row, : len(text)] = text
