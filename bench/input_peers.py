@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 INPUTS, TARGETS, BATCH = 512, 128, 256
 WINDOW = objectives.find_window_length(INPUTS, 0.15, 3.0)
-BATCHES_PER_TURN = 4
+BATCHES_PER_TURN = 2
 WARM_TURNS = 2
 RAW = ("text", "jsonl", "csv", "tsv", "zst", "parquet", "saved", "arrayrecord", "tfrecord")
 STORED = ("cache", "megatron")
@@ -302,6 +302,9 @@ def _serve_batches(open_batches: Callable[[], Iterator[Any]], connection: Connec
 
     It answers with the processor time of the process so far. None ends the process.
     """
+    # Threads of a pipeline that wait for each other on several cores cost more than they bring.
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
     batches = open_batches()
     while count := connection.recv():
         for _ in range(count):
@@ -313,8 +316,6 @@ def _serve_batches(open_batches: Callable[[], Iterator[Any]], connection: Connec
 def measure(folder: Path, sources: dict[str, str], rounds: int) -> dict[str, float]:
     """Return the sequences per second of processor time of each pipeline."""
     context = multiprocessing.get_context("spawn")
-    # Threads of a pipeline that wait for each other on several cores cost more than they bring.
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     connections: dict[str, Connection] = {}
     seconds: dict[str, list[float]] = {}
     for name, open_batches in list_pipelines(folder, sources).items():
@@ -324,7 +325,8 @@ def measure(folder: Path, sources: dict[str, str], rounds: int) -> dict[str, flo
         seconds[name] = [ours.recv()]
         connections[name] = ours
         print(f"ready: {name}", file=sys.stderr)
-    for _ in range(WARM_TURNS + rounds):
+    for turn in range(WARM_TURNS + rounds):
+        print(f"turn {turn + 1} of {WARM_TURNS + rounds}", file=sys.stderr)
         for name, connection in connections.items():
             connection.send(BATCHES_PER_TURN)
             seconds[name].append(connection.recv())
