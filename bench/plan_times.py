@@ -28,6 +28,7 @@ import gzip
 import importlib.util
 import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -197,6 +198,8 @@ def compile_row(row: PublishedRow, layers: int) -> t5x_step.CompiledStep:
 
     experiment = step.pop("experiment")
     hyper = {**step, "NUM_LAYERS": layers} if layers else step
+    # The published runs had the level of that time, not the one of today's presets.
+    os.environ["JAX_OPTIMIZATION_LEVEL"] = "O0"
     pax_step.prepare_pax_compilation(experiment, row.gpu, hyper)
     return pax_step.compile_pax_step(
         pax_step.make_experiment(experiment, hyper),

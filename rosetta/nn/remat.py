@@ -29,10 +29,26 @@ def make_policy(name: str) -> Callable[..., bool]:
     )
 
     def is_kept(primitive: Any, *avals: Any, **parameters: Any) -> Any:
-        # The forward kernel of cuDNN's attention returns its output, and the statistics of the
-        # softmax that its backward kernel reads.
-        return "dot_product_attention_fwd" in primitive.name or is_named_output(
-            primitive, *avals, **parameters
-        )
+        return _is_fused_attention(primitive) or is_named_output(primitive, *avals, **parameters)
 
     return is_kept
+
+
+def keep_products_and_attention(primitive: Any, *avals: Any, **parameters: Any) -> Any:
+    """Return whether a layer keeps the output of a primitive, as a policy for jax.checkpoint.
+
+    It keeps the products with weights, and what cuDNN's attention returns. JAX's own policy
+    `checkpoint_dots_with_no_batch_dims` keeps the products only, and the backward pass then runs
+    cuDNN's forward kernel again.
+    """
+    return _is_fused_attention(
+        primitive
+    ) or jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims(primitive, *avals, **parameters)
+
+
+def _is_fused_attention(primitive: Any) -> bool:
+    """Return whether a primitive is the forward kernel of cuDNN's attention.
+
+    The kernel returns the output, and the statistics of the softmax that its backward kernel reads.
+    """
+    return "dot_product_attention_fwd" in primitive.name

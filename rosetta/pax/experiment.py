@@ -23,7 +23,7 @@ from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_choice
 from rosetta.pax import gpt_layers, restore
 from rosetta.pax.run import experiment_checks, model_record
-from rosetta.pax.switches import Switches
+from rosetta.pax.switches import SAVE_DOT_AND_ATTENTION, Switches
 
 try:
     from praxis.contrib.gpu.scripts_gpu.models import CustomMetricsLM as LanguageModel
@@ -66,8 +66,8 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
 
     MODEL_CLASS = LanguageModel
     ACTIVATION_CLS: Any  # a class of praxis.layers.activations, or its name
-    # What repeated layers keep for the backward pass: a member of layers.AutodiffCheckpointType, or
-    # its value.
+    # What repeated layers keep for the backward pass: SAVE_DOT_AND_ATTENTION, or a member of
+    # layers.AutodiffCheckpointType, or its value.
     CHECKPOINT_POLICY: Any
     FPROP_DTYPE: Any = jnp.bfloat16  # of activations; weights are float32
     MAX_SEQ_LEN = 2048
@@ -147,7 +147,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         """Turn the texts and lists of a command line into the values that Praxis takes.
 
         Raises:
-          UserError: A name is not one of Praxis' activations or policies.
+          UserError: A name is not the one of an activation or a policy.
         """
         for name in ("ICI_MESH_SHAPE", "DCN_MESH_SHAPE"):
             setattr(self, name, list(getattr(self, name) or (1, 1, 1)))
@@ -161,9 +161,13 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
             name = parse_choice("ACTIVATION_CLS", self.ACTIVATION_CLS, list(classes))
             self.ACTIVATION_CLS = classes[name]
         policies = {policy.value: policy for policy in layers.AutodiffCheckpointType}
+        # Praxis has no such policy. Without fused attention, it is the same as this one.
+        policies[SAVE_DOT_AND_ATTENTION] = layers.AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM
         policy_name = getattr(self.CHECKPOINT_POLICY, "value", self.CHECKPOINT_POLICY)
         policy_name = parse_choice("CHECKPOINT_POLICY", policy_name, list(policies))
         self.CHECKPOINT_POLICY = policies[policy_name]
+        if policy_name == SAVE_DOT_AND_ATTENTION:
+            self.keeps_attention = True
 
     def _set_metrics(self, model: Any) -> None:
         """Set what an evaluation reports beside the loss.

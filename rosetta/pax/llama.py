@@ -14,7 +14,7 @@ from praxis.layers import activations, multi_query_attention
 
 from rosetta.pax import rotary
 from rosetta.pax.experiment import Difference, Experiment
-from rosetta.pax.switches import find_layer_stack
+from rosetta.pax.switches import SAVE_DOT_AND_ATTENTION, find_layer_stack
 
 
 class LLaMA7B(Experiment):
@@ -33,6 +33,8 @@ class LLaMA7B(Experiment):
     DIMS_PER_HEAD: int | None = 128
     USE_MQA = False  # whether heads of queries share keys and values
     NUM_KV_HEADS: int | None = None
+    # For repeated layers. The larger models keep nothing.
+    CHECKPOINT_POLICY: Any = SAVE_DOT_AND_ATTENTION
 
     ACTIVATION_CLS = activations.SiLU
     USE_GATED_ACTIVATION = True
@@ -109,6 +111,7 @@ class LLaMA13B(LLaMA7B):
     """LLaMA with 13 billion parameters. It was evaluated on 8 GPUs of a node."""
 
     PERCORE_BATCH_SIZE: Any = 8
+    CHECKPOINT_POLICY: Any = layers.AutodiffCheckpointType.SAVE_NOTHING
     NUM_LAYERS = 40
     NUM_HEADS = 40
     MODEL_DIMS = 5120
@@ -123,6 +126,7 @@ class LLaMA70B(LLaMA7B):
 
     PERCORE_BATCH_SIZE: Any = 4
     DCN_MESH_SHAPE: Any = (1, 2, 1)
+    CHECKPOINT_POLICY: Any = layers.AutodiffCheckpointType.SAVE_NOTHING
     NUM_LAYERS = 80
     NUM_HEADS = 64
     MODEL_DIMS = 8192

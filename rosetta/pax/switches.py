@@ -20,7 +20,12 @@ from rosetta.core import transformer_engine
 from rosetta.core.errors import CONFLICT, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_choice, read_truth_value
 from rosetta.core.variables import choices
+from rosetta.nn import remat
 from rosetta.pax.run import experiment_checks, stored_checkpoint
+
+# A value of CHECKPOINT_POLICY: repeated layers keep the products with weights, and what cuDNN's
+# attention returns.
+SAVE_DOT_AND_ATTENTION = "save_dot_and_attention"
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,10 @@ class Switches:
       LORA_TARGET_LAYERS: The layers that get adapters: all, attention or mlp.
       NUM_MICROBATCHES: The number of parts in which the batch of a step is computed, one after
         another.
+      keeps_attention: Whether CHECKPOINT_POLICY is SAVE_DOT_AND_ATTENTION.
     """
 
+    keeps_attention = False
     USE_FP8: Any = False
     ENABLE_TE: Any = None
     ENABLE_FP8: Any = None
@@ -189,6 +196,9 @@ class Switches:
         stack = _require_layer_stack(task.model.lm_tpl)
         if chosen.attention != "xla":
             self._set_attention(task.model, stack, chosen.attention)
+            if self.keeps_attention:
+                stacked = task.model.lm_tpl.stacked_transformer_tpl
+                stacked.checkpoint_policy = remat.keep_products_and_attention
         if chosen.rank:
             _add_lora(task.train.learner, stack, chosen)
         if chosen.fp8 != "off":

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import itertools
 import math
+import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,8 @@ def format_pax_report(report: dict[str, Any]) -> str:
 def prepare_pax_compilation(config: str, gpu_name: str, hyper: Mapping[str, object]) -> None:
     """Set up JAX to compile an experiment for a GPU. Call this before JAX is imported.
 
-    XLA gets the flags that a run of this experiment has.
+    XLA gets the flags and the optimisation level that a run of this experiment has. The user's
+    JAX_OPTIMIZATION_LEVEL takes precedence.
 
     Args:
         config: The experiment.
@@ -66,15 +68,15 @@ def prepare_pax_compilation(config: str, gpu_name: str, hyper: Mapping[str, obje
     Raises:
         UserError: Pax is not installed; or see t5x_step.require_compiler.
     """
-    t5x_step.prepare_compilation(
-        launch_flags.resolve_default_flags(
-            "pax",
-            config,
-            precision="fp8-xla" if hyper.get("USE_FP8") else "bf16",
-            accelerator=gpu_name,
-        ),
-        gpu_name,
+    preset = launch_flags.resolve_default_preset(
+        "pax",
+        config,
+        precision="fp8-xla" if hyper.get("USE_FP8") else "bf16",
+        accelerator=gpu_name,
     )
+    t5x_step.prepare_compilation(preset.group("xla_flags"), gpu_name)
+    if level := preset.group("env").get(launch_flags.OPTIMIZATION_LEVEL):
+        os.environ.setdefault(launch_flags.OPTIMIZATION_LEVEL, str(level))
     require_pax()
 
 

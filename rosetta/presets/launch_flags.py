@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rosetta.core.gpu_query import DetectedGpu
     from rosetta.presets.resolution import ResolvedPreset
 
+# The variable of JAX that lets XLA optimise more, and compile for longer.
+OPTIMIZATION_LEVEL = "JAX_OPTIMIZATION_LEVEL"
 _HOST_DEVICES_FLAG = "xla_force_host_platform_device_count"
 
 
@@ -57,19 +59,24 @@ def find_preset_for_model(framework: str, model: str) -> str:
     )
 
 
-def resolve_default_flags(
+def _is_for_cpus(variable: str) -> bool:
+    """Return whether a variable of a preset has a use on a CPU.
+
+    The level of optimisation is for the scheduler of GPU programs.
+    """
+    return variable.startswith("JAX_") and variable != OPTIMIZATION_LEVEL
+
+
+def resolve_default_preset(
     framework: str, model: str, *, precision: str, accelerator: str | None
-) -> dict[str, Any]:
-    """Return the XLA flags that a run of a model has if the user sets nothing.
+) -> ResolvedPreset:
+    """Return the values that a run of a model has if the user sets nothing.
 
     Args:
         framework: "t5x" or "pax".
         model: T5_SIZE, or the experiment.
         precision: One of schema.PRECISIONS.
         accelerator: The short name of the GPU, None for the CPU.
-
-    Returns:
-        Flag without dashes -> value.
 
     Raises:
         UserError: The GPU is unknown.
@@ -81,6 +88,15 @@ def resolve_default_flags(
         command_line={},
         site=preset_files.Layer("site", {}),
         precision=precision,
+    )
+
+
+def resolve_default_flags(
+    framework: str, model: str, *, precision: str, accelerator: str | None
+) -> dict[str, Any]:
+    """Return the XLA flags of `resolve_default_preset`, flag without dashes -> value."""
+    return resolve_default_preset(
+        framework, model, precision=precision, accelerator=accelerator
     ).group("xla_flags")
 
 
@@ -183,7 +199,7 @@ def select_launch_flags(
     env = {
         name: value
         for name, value in resolved.group("env").items()
-        if name not in environment and (not on_cpu or name.startswith("JAX_"))
+        if name not in environment and (not on_cpu or _is_for_cpus(name))
     }
     conflicts = _describe_conflicts(precision, flags, version)
     return LaunchFlags(

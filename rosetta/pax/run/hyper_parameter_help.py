@@ -121,8 +121,9 @@ HELP: dict[str, dict[str, str]] = {
         "NUM_MICROBATCHES": "Microbatches of a step: parts of the batch, one after another.",
         "USE_REPEATED_LAYER": "True: one layer is compiled and repeated. Compilation is shorter.",
         "CHECKPOINT_POLICY": (
-            "What repeated layers keep for the backward pass, such as `save_nothing` or "
-            "`save_dot_with_no_batch_dims`. Everything else is computed again."
+            "What repeated layers keep for the backward pass, such as `save_nothing`, "
+            "`save_dot_with_no_batch_dims` (products with weights) or `save_dot_and_attention` "
+            "(also the output of cuDNN's attention). Everything else is computed again."
         ),
     },
     "Switches": {

@@ -12,10 +12,12 @@ required_modules.need_current("jax", "flax", "praxis", "paxml")
 
 import fiddle as fdl
 from fiddle import printing
+from praxis import layers
 from praxis.layers import base_ops, transformers
 
 from rosetta.core import transformer_engine
 from rosetta.core.variables import choices
+from rosetta.nn import remat
 from rosetta.pax import attention, einsum, fp8_experts, learner, lora, switches
 from tests.support import pax_training
 
@@ -113,6 +115,25 @@ def test_attention_has_the_chosen_class(
     assert layer.by == by
     assert layer.packed == (packed and task.model.lm_tpl.packed_input)
     assert _list_classes(task)["learner"] is not learner.Learner
+
+
+@pytest.mark.parametrize(
+    ("attention_by", "policy"),
+    [
+        ("cudnn", remat.keep_products_and_attention),
+        ("xla", layers.AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM),
+    ],
+)
+def test_repeated_layers_can_keep_fused_attention(attention_by: str, policy: Any) -> None:
+    made = pax_training.make_experiment(
+        "llama",
+        FPROP_DTYPE="bfloat16",
+        ATTENTION=attention_by,
+        USE_REPEATED_LAYER=True,
+        CHECKPOINT_POLICY=switches.SAVE_DOT_AND_ATTENTION,
+    )
+    for _ in range(2):  # Paxml asks for the task more than once
+        assert made.task().model.lm_tpl.stacked_transformer_tpl.checkpoint_policy == policy
 
 
 @pytest.mark.parametrize("family", FAMILIES[:-1])

@@ -61,6 +61,7 @@ def test_the_presets_flags_then_the_users() -> None:
     assert found.env == {
         "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9",
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "JAX_OPTIMIZATION_LEVEL": "O1",
     }
     assert found.lines == ()
 
@@ -132,9 +133,12 @@ def test_switches_by_variable() -> None:
 
 
 def test_variables_that_are_set_stay_even_if_empty() -> None:
-    assert (
-        used({"CUDA_DEVICE_MAX_CONNECTIONS": "", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}).env == {}
-    )
+    variables = {
+        "CUDA_DEVICE_MAX_CONNECTIONS": "",
+        "JAX_OPTIMIZATION_LEVEL": "O0",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5",
+    }
+    assert used(variables).env == {}
 
 
 def test_the_cpu_gets_flags_and_no_variables_of_cuda() -> None:
