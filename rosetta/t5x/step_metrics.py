@@ -35,16 +35,20 @@ def compute_step_work(
     )
 
 
-def compute_token_loss(values: Mapping[str, float], factor: Any) -> float | None:
+def compute_token_loss(
+    values: Mapping[str, float], factor: Any, microbatches: int = 1
+) -> float | None:
     """Return the loss per target token that is not padding, or None if T5X's metrics lack it.
 
     Args:
       values: T5X's metrics, by their names.
       factor: the model's loss_normalizing_factor: a number, None for 1, or the name of one of
         T5X's ways to take the mean, such as "NUM_REAL_TARGET_TOKENS". T5X divides its metrics by
-        a number. With a name, T5X's "loss" is taken as the loss per token.
+        a number. With a name, T5X's "loss" is taken as the sum of the losses per token of the
+        microbatches.
+      microbatches: the number of microbatches of a step.
     """
     if factor is None or isinstance(factor, (int, float)):
         loss_over_factor = values.get("loss_per_nonpadding_target_token")
         return None if loss_over_factor is None else loss_over_factor * (factor or 1)
-    return values.get("loss")
+    return values["loss"] / microbatches if "loss" in values else None

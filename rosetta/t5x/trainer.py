@@ -319,8 +319,13 @@ class Trainer(trainer.Trainer):
                 values[name] = float(metric.compute_value().value)
         if values.pop(_SKIPPED_METRIC, 0.0):
             return math.nan
-        loss = step_metrics.compute_token_loss(values, self._model._loss_normalizing_factor)  # noqa: SLF001
+        loss = self._compute_token_loss(values)
         return next(iter(values.values())) if loss is None else loss
+
+    def _compute_token_loss(self, values: Mapping[str, float]) -> float | None:
+        """Return the loss per token of training steps from T5X's metrics, None if they lack it."""
+        factor = self._model._loss_normalizing_factor  # noqa: SLF001
+        return step_metrics.compute_token_loss(values, factor, self._num_microbatches or 1)
 
     def _read_fp8_scales(self) -> dict[str, list[float]]:
         """Return the FP8 scales of the newest train state, by their names in it."""
@@ -396,7 +401,7 @@ class Trainer(trainer.Trainer):
         values = future.result()
         rate = float(values["timing/steps_per_second"].value)
         losses = {name: float(values[name].value) for name in _LOSSES if name in values}
-        loss = step_metrics.compute_token_loss(losses, self._model._loss_normalizing_factor)  # noqa: SLF001
+        loss = self._compute_token_loss(losses)
         seconds = steps / rate if rate else time.monotonic() - started
         waited = dataset.get_wait_seconds() - waited_before
         health: Any = self._health

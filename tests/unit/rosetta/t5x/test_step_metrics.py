@@ -52,3 +52,11 @@ def test_the_loss_is_per_token_whatever_the_divisor(factor: object, expected: fl
         == expected
     )
     assert step_metrics.compute_token_loss({}, factor) is None
+
+
+def test_the_loss_of_several_microbatches_is_their_mean() -> None:
+    """T5X adds up the losses of the microbatches, each of which is a mean over its tokens."""
+    values = {"loss": 20.0, "loss_per_nonpadding_target_token": 3.0}
+    named = step_metrics.compute_token_loss(values, "NUM_REAL_TARGET_TOKENS", microbatches=2)
+    assert named == 10.0
+    assert step_metrics.compute_token_loss(values, 4.0, microbatches=2) == 12.0
