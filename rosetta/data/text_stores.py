@@ -14,6 +14,7 @@ has the text. A store that is no longer of use can be deleted.
 
 from __future__ import annotations
 
+import array
 import errno
 import functools
 import hashlib
@@ -47,19 +48,24 @@ class TextStore:
     Attributes:
         path: The file.
         folder: The folder of the store.
-        ends: The place after the last byte of each document, int64 [n].
         size: The number of bytes of all documents.
     """
 
     def __init__(self, path: str, folder: str) -> None:
         self.path = path
         self.folder = folder
-        self.ends = np.load(os.path.join(folder, "ends.npy"))
         self.size = int(self.ends[-1]) if len(self.ends) else 0
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle: another process maps the files itself."""
-        return {name: value for name, value in self.__dict__.items() if name != "texts"}
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("ends", "texts")
+        }
+
+    @functools.cached_property
+    def ends(self) -> Array:
+        """The place after the last byte of each document, int64 [n], mapped into memory."""
+        return np.asarray(np.load(os.path.join(self.folder, "ends.npy"), mmap_mode="r"))
 
     @functools.cached_property
     def texts(self) -> mmap.mmap:
@@ -134,7 +140,7 @@ def _write_store(path: str, kind: str, field: str, folder: Path) -> None:
         place = error.where.removeprefix(f"{path}, ")
         skipped.append((place, error.what, error.do, error.fault))
 
-    ends: list[int] = []
+    ends = array.array("q")
     size = 0
     with (folder / "texts.bin").open("wb", _BUFFER_BYTES) as file:
         for text in documents.read_file_documents(path, kind, field, handle):
@@ -142,7 +148,6 @@ def _write_store(path: str, kind: str, field: str, folder: Path) -> None:
             file.write(body)
             size += len(body)
             ends.append(size)
-    end_array: Array = np.array(ends, np.int64)
-    np.save(folder / "ends.npy", end_array)
+    np.save(folder / "ends.npy", np.frombuffer(ends, np.int64) if ends else np.zeros(0, np.int64))
     meta = {"format": _FORMAT, "path": os.path.abspath(path), "bad_records": skipped}
     (folder / "meta.json").write_text(json.dumps(meta))
