@@ -86,11 +86,14 @@ def test_no_public_variable_is_gone() -> None:
 def test_documentation_names_variables_that_exist() -> None:
     """NAME=VALUE in a page is a variable, a hyper-parameter of Pax, or a macro of gin.
 
-    It may also be a variable of another program that a switch sets.
+    It may also be a variable of another program that a switch or a preset sets.
     """
     known = read_names("Hyper-parameters") | read_names("Gin macros") | NOT_OURS
     known |= {
-        name for switch in load_presets("switches").values() for name in switch.get("env", ())
+        name
+        for file in ("switches", "pax", "t5x")
+        for preset in load_presets(file).values()
+        for name in preset.get("env", ())
     }
     unknown = set()
     for file, text in [
