@@ -15,6 +15,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from praxis import base_layer, decoder_hparams, pax_fiddle, py_utils, token_samplers
 
+from rosetta.core.errors import INVALID, TOO_BIG, UserError
 from rosetta.pax import lora
 from rosetta.pax.run import stored_checkpoint
 
@@ -121,14 +122,13 @@ class PaxModel:
         Raises:
           UserError: The checkpoint is of another model, or is damaged.
         """
+        self._mesh = _make_mesh(experiment.ICI_MESH_SHAPE)
         task = experiment.task()
         task.model.lm_tpl.packed_input = False
         _look_up_positions(task.model.lm_tpl)
         self._model = base_layer.instantiate(task.model)
         self.vocab_size: int = experiment.VOCAB_SIZE
         self.length: int = experiment.MAX_SEQ_LEN
-        devices = np.array(jax.devices()[: int(np.prod(experiment.ICI_MESH_SHAPE))])
-        self._mesh = jax.sharding.Mesh(devices.reshape(experiment.ICI_MESH_SHAPE), _AXES)
         self._variables = self._read_variables(checkpoint)
         self._compiled: dict[Any, Any] = {}
 
@@ -253,6 +253,30 @@ class PaxModel:
 
             self._compiled[decoding] = jax.jit(decode)
         return self._compiled[decoding]
+
+
+def _make_mesh(shape: Any) -> jax.sharding.Mesh:
+    """Return the mesh of the first devices.
+
+    Raises:
+      UserError: The shape is not one of a mesh, or needs more devices than there are.
+    """
+    where = f"ICI_MESH_SHAPE={shape}"
+    is_list = isinstance(shape, (list, tuple)) and len(shape) == len(_AXES)
+    if not is_list or not all(type(size) is int and size > 0 for size in shape):
+        raise UserError(
+            "not the shape of a mesh", where, "give three numbers, such as [1,1,2]", kind=INVALID
+        )
+    needed, available = int(np.prod(shape)), jax.device_count()
+    if needed > available:
+        raise UserError(
+            f"the mesh has {needed} devices, and {available} can be seen",
+            where,
+            f"give at most {available} devices, such as [1,1,{available}]",
+            kind=TOO_BIG,
+            value=needed,
+        )
+    return jax.sharding.Mesh(np.array(jax.devices()[:needed]).reshape(shape), _AXES)
 
 
 def _look_up_positions(lm: Any) -> None:

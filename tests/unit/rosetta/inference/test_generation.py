@@ -240,6 +240,8 @@ def test_a_stop_token_ends_an_answer(model: Any) -> None:
         (errors.INVALID, ["--ids", "3", "--fdl", "HIDDEN_DIMS"]),
         (errors.UNKNOWN, ["--ids", "3", "--config", "Pile127M"]),
         (errors.UNSUPPORTED, ["--ids", "3", "--config", "PileGLaM126M64E"]),
+        (errors.TOO_BIG, ["--ids", "3", "--fdl", "ICI_MESH_SHAPE=[1,1,64]"]),
+        (errors.INVALID, ["--ids", "3", "--fdl", "ICI_MESH_SHAPE=2"]),
         (errors.CONFLICT, ["--ids", "3", "--vocab", "byte"]),
         (errors.CONFLICT, ["--ids", "3", "--length-penalty", "1"]),
     ],
