@@ -165,7 +165,7 @@ SAME_MODEL: list[dict[str, Any]] = [
     {"head_dim": None, "num_key_value_heads": None},
     {"something_of_2031": None},
     {"architectures": ["LLaMAForCausalLM"], "max_sequence_length": 2048},
-    dict.fromkeys(config_fields.HF_RULES["llama"].harmless, 1),
+    dict.fromkeys(sorted(config_fields.HF_RULES["llama"].harmless), 1),
 ]
 
 

@@ -90,7 +90,7 @@ def test_the_key_is_that_of_t5xs_trainer() -> None:
         {"batch": {"x": jax.ShapeDtypeStruct((2, 3), "float32")}},
         {"batch": {"y": jax.ShapeDtypeStruct((2, 3), "int32")}},
     ],
-    ids=str,
+    ids=["model", "seed", "state", "rows", "feature"],
 )
 def test_another_run_compiles_again_and_logs_it(
     other: dict[str, Any], capsys: pytest.CaptureFixture[str]
