@@ -152,5 +152,6 @@ def test_the_option_names_the_file(
     with errors.expect_reported_error(errors.MISSING, where="gone.txt"):
         assert cli.main([*words[:-1], str(results.with_name("gone.txt"))]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+    monkeypatch.delenv("XLA_FLAGS")
     with errors.expect_reported_error(errors.CONFLICT, where="--autotune-results"):
         assert cli.main([*words, "--search"]) == 2
