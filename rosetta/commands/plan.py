@@ -425,6 +425,7 @@ def _make_t5x_step(
 
     candidate = fit_advice.read_t5x_candidate(
         args.gpus,
+        per_node,
         args.tp,
         args.batch_per_gpu,
         args.microbatches,

@@ -278,11 +278,18 @@ def _require_compiler(framework: str, gpu: Gpu) -> None:
 
 
 def _list_versions() -> dict[str, str]:
-    """Return the versions of the packages that figures depend on."""
+    """Return the versions of the packages that figures depend on, with a hash of rosetta's files.
+
+    The commit of rosetta would not do: a checkout has changes that no commit has.
+    """
+    import rosetta
+    from rosetta.core import folder_fingerprint
     from rosetta.presets import resolution
 
+    fingerprint = folder_fingerprint.compute_content_fingerprint(Path(*rosetta.__path__))
     versions = {package: resolution.find_installed_version(package) for package in PACKAGES}
-    return {package: version for package, version in versions.items() if version}
+    installed = {package: version for package, version in versions.items() if version}
+    return {**installed, "rosetta": fingerprint}
 
 
 def _choose_files(args: argparse.Namespace, searched: SearchedRun) -> _Files:

@@ -23,7 +23,8 @@ from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_choice
 from rosetta.pax import gpt_layers, restore
 from rosetta.pax.run import experiment_checks, model_record
-from rosetta.pax.switches import SAVE_DOT_AND_ATTENTION, Switches
+from rosetta.pax.run.experiment_checks import SAVE_DOT_AND_ATTENTION
+from rosetta.pax.switches import Switches
 
 try:
     from praxis.contrib.gpu.scripts_gpu.models import CustomMetricsLM as LanguageModel

@@ -14,7 +14,8 @@ from praxis.layers import activations, multi_query_attention
 
 from rosetta.pax import rotary
 from rosetta.pax.experiment import Difference, Experiment
-from rosetta.pax.switches import SAVE_DOT_AND_ATTENTION, find_layer_stack
+from rosetta.pax.run.experiment_checks import SAVE_DOT_AND_ATTENTION
+from rosetta.pax.switches import find_layer_stack
 
 
 class LLaMA7B(Experiment):

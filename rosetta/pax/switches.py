@@ -23,10 +23,6 @@ from rosetta.core.variables import choices
 from rosetta.nn import remat
 from rosetta.pax.run import experiment_checks, stored_checkpoint
 
-# A value of CHECKPOINT_POLICY: repeated layers keep the products with weights, and what cuDNN's
-# attention returns.
-SAVE_DOT_AND_ATTENTION = "save_dot_and_attention"
-
 
 @dataclass(frozen=True)
 class ChosenSwitches:
@@ -64,7 +60,7 @@ class Switches:
       LORA_TARGET_LAYERS: The layers that get adapters: all, attention or mlp.
       NUM_MICROBATCHES: The number of parts in which the batch of a step is computed, one after
         another.
-      keeps_attention: Whether CHECKPOINT_POLICY is SAVE_DOT_AND_ATTENTION.
+      keeps_attention: Whether CHECKPOINT_POLICY is experiment_checks.SAVE_DOT_AND_ATTENTION.
     """
 
     keeps_attention = False

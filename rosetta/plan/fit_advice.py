@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from rosetta.pax.run.experiment_checks import SAVE_DOT_AND_ATTENTION
 from rosetta.plan import layout_estimate, search_space, searched_run
 from rosetta.plan.search_space import NO_REMAT, PAX_REMAT, T5X, T5X_REMAT, Candidate, Split
+from rosetta.t5x.run import shard_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,6 +169,7 @@ def _format_batch(step: PlannedStep, changed: Candidate) -> str:
 
 def read_t5x_candidate(
     gpus: int,
+    per_node: int,
     tensor: int,
     batch_per_gpu: int,
     microbatches: int,
@@ -177,7 +180,8 @@ def read_t5x_candidate(
 ) -> Candidate:
     """Return the candidate that the options of `rosetta plan t5x` are."""
     groups = gpus // tensor
-    shards = search_space.find_shard_count(groups) if fsdp else 1
+    local = max(per_node // tensor, 1)
+    shards = shard_count.choose_shard_count(groups, local) if fsdp else 1
     split = Split(groups // shards, shards, tensor)
     return Candidate(split, remat, scanned, batch_per_gpu // microbatches, microbatches)
 
@@ -195,4 +199,6 @@ def read_pax_candidate(experiment: Any) -> Candidate:
     repeated = bool(getattr(experiment, "USE_REPEATED_LAYER", False))
     policy = experiment.CHECKPOINT_POLICY
     remat = str(getattr(policy, "value", policy)) if repeated else NO_REMAT
+    if repeated and getattr(experiment, "keeps_attention", False):
+        remat = SAVE_DOT_AND_ATTENTION
     return Candidate(Split(data, fsdp, tensor), remat, repeated, rows, microbatches)

@@ -193,7 +193,8 @@ class LayoutSearch:
             if best_rate or not untried:
                 return None
             smallest = min(untried, key=self._estimate_memory)
-            # Nothing fits so far. What promises to be far too big need not be compiled, but one.
+            # Nothing fits so far. A candidate that is far too big is compiled only if no other one
+            # was: its figures correct the estimates.
             is_near = self._estimate_memory(smallest) <= NEARLY * self._usable
             return smallest if is_near or not self._trials else None
         layouts = {candidate.layout for candidate in self._trials}

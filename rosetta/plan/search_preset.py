@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import run_folders, yaml_output
+from rosetta.core import atomic_files, yaml_output
 from rosetta.core.errors import FAILED, UserError
 from rosetta.pax.run import fiddle_arguments
 from rosetta.plan import preset_arguments, searched_run
@@ -68,7 +68,7 @@ def _list_configs(preset: str) -> tuple[str, ...]:
 def write_preset(
     document: dict[str, Any], searched: SearchedRun, best: Trial, path: Path, evidence: str
 ) -> None:
-    """Write the preset, and check that its run is the one that was compiled.
+    """Write the preset if its run is the one that was compiled.
 
     Args:
         document: The document of make_preset.
@@ -78,22 +78,37 @@ def write_preset(
         evidence: The name of the file with the figures of the steps.
 
     Raises:
-        UserError: The run of the file differs. The file is removed then.
+        UserError: The run of the preset differs. A file of this name stays as it was then.
     """
     text = (
         f"# Made by rosetta plan --search; each compiled step is in {evidence}\n"
         f"{yaml_output.format_yaml(document)}"
     )
-    run_folders.write_file(path, text)
+    with atomic_files.replace_file(path, None) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+        _check_preset(temporary, searched, best, path)
+
+
+def _check_preset(file: Path, searched: SearchedRun, best: Trial, path: Path) -> None:
+    """Check that the run of a preset is the one that was compiled.
+
+    Args:
+        file: The file with the preset.
+        searched: What was searched.
+        best: The answer.
+        path: The name that the preset will have.
+
+    Raises:
+        UserError: The run differs.
+    """
     model = {name: text for name, text in searched.settings.items() if name == _MODEL_VARIABLE}
     run = preset_run.describe_run(
-        str(path), accelerator=searched.card, settings=model, environment={}
+        str(file.absolute()), accelerator=searched.card, settings=model, environment={}
     )
     compiled = searched.describe_run(best.candidate)
     arguments = preset_arguments.make_plan_arguments(run, searched.card)
     compiled_arguments = preset_arguments.make_plan_arguments(compiled, searched.card)
     if arguments != compiled_arguments or run.xla_flags != compiled.xla_flags:
-        path.unlink()
         raise UserError(
             "the run of the new preset would not be the one that was compiled",
             str(path),

@@ -1,7 +1,7 @@
 """The settings that `rosetta plan --search` chooses from: splits, microbatches, remat, scan, batch.
 
 A split divides the GPUs of a run into data x fsdp x tensor. The GPUs of a tensor axis share each
-matrix product, those of an fsdp axis the parameters or the state of the optimizer.
+matrix product, those of an fsdp axis the parameters and the state of the optimizer.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rosetta.core.errors import INVALID, UserError
+from rosetta.pax.run.experiment_checks import SAVE_DOT_AND_ATTENTION
+from rosetta.t5x.run import shard_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,7 +20,7 @@ T5X, PAX = "t5x", "pax"
 NO_REMAT = "none"
 # What the backward pass computes again, the least first. In Pax, only repeated layers can.
 T5X_REMAT = (NO_REMAT, "minimal", "full")
-PAX_REMAT = ("save_dot_with_no_batch_dims", "save_nothing")
+PAX_REMAT = (SAVE_DOT_AND_ATTENTION, "save_dot_with_no_batch_dims", "save_nothing")
 # A step whose layers are neither scanned over nor repeated compiles for too long with more layers.
 MOST_UNROLLED_LAYERS = 48
 MOST_MICROBATCHES = 8
@@ -165,11 +167,6 @@ def list_divisors(number: int) -> list[int]:
     return [size for size in range(1, number + 1) if number % size == 0]
 
 
-def find_shard_count(groups: int) -> int:
-    """Return over how many groups T5X's FSDP spreads the state: the power of two in the number."""
-    return groups & -groups
-
-
 def list_splits(model: Model, gpus: int, per_node: int, tensor: int | None = None) -> list[Split]:
     """Return the splits of a number of GPUs that the model allows.
 
@@ -204,7 +201,7 @@ def _list_splits_of_groups(
     """
     if model.framework == T5X:
         yield Split(groups, 1, tensor)
-        shards = find_shard_count(groups)
+        shards = shard_count.choose_shard_count(groups, local)
         if shards > 1:
             yield Split(groups // shards, shards, tensor)
         return

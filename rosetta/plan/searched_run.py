@@ -15,15 +15,16 @@ from rosetta.core.value_parsing import parse_number
 from rosetta.core.variables import setting_values
 from rosetta.pax.run import experiment_checks, hyper_parameters
 from rosetta.pax.run import parameter_count as pax_parameter_count
-from rosetta.plan import search_space
+from rosetta.pax.run.experiment_checks import SAVE_DOT_AND_ATTENTION
+from rosetta.plan import preset_arguments, search_space
 from rosetta.plan.search_space import PAX, PAX_REMAT, T5X, Candidate, Fixed, Model, Split
 from rosetta.plan.t5x_step import VOCABULARY_ROWS
 from rosetta.presets import launch_flags, preset_run
-from rosetta.t5x.run import gin_files, gin_reader, network_fields
+from rosetta.t5x.run import gin_files, gin_reader, network_fields, shard_count
 from rosetta.t5x.run import parameter_count as t5x_parameter_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from rosetta.core.run_description import Run
 
@@ -40,6 +41,7 @@ T5X_SETTINGS = {
 }
 T5X_LAYER_FIELDS = ("remat", "scan_layers")
 _GATED, _GROUPED_HEADS, _KV_HEADS = "USE_GATED_ACTIVATION", "USE_MQA", "NUM_KV_HEADS"
+_CUDNN_SWITCH = "USE_CUDNN_FLASH_ATTENTION"
 # The hyper-parameters that a search chooses.
 _PAX_SEARCHED = (
     "PERCORE_BATCH_SIZE",
@@ -108,11 +110,29 @@ class SearchedRun:
     def list_candidates(self) -> list[Candidate]:
         """Return the candidates.
 
+        Without cuDNN's attention, SAVE_DOT_AND_ATTENTION is the policy that follows in PAX_REMAT.
+
         Raises:
-            UserError: See search_space.list_candidates.
+            UserError: See search_space.list_candidates; or a setting is not valid.
         """
-        return search_space.list_candidates(
+        candidates = search_space.list_candidates(
             self.model, self.gpus, self.per_node, self.fixed, self._find_largest_batch()
+        )
+        if self.model.framework == T5X or self.fixed.remat or self._has_cudnn_attention(candidates):
+            return candidates
+        return [entry for entry in candidates if entry.remat != SAVE_DOT_AND_ATTENTION]
+
+    def _has_cudnn_attention(self, candidates: Sequence[Candidate]) -> bool:
+        """Return whether cuDNN computes the attention of the candidates, which all have the same.
+
+        Raises:
+            UserError: A setting is not valid, or cannot be planned.
+        """
+        run = self.describe_run(candidates[0])
+        words = preset_arguments.make_plan_arguments(run, self.card)
+        hyper = dict(word.split("=", 1) for word in words if "=" in word)
+        return "cudnn" in hyper.get("ATTENTION", "") or experiment_checks.read_switch(
+            _CUDNN_SWITCH, hyper.get(_CUDNN_SWITCH, False)
         )
 
     def _find_largest_batch(self) -> int:
@@ -218,7 +238,7 @@ def _read_t5x_candidate(run: Run, model: Model) -> Candidate | None:
     groups = gpus // tensor
     shards = 1
     if setting_values.read_setting(run.env, "FSDP"):
-        shards = search_space.find_shard_count(groups)
+        shards = shard_count.choose_shard_count(groups, max(run.gpus_per_node // tensor, 1))
     return Candidate(
         Split(groups // shards, shards, tensor),
         setting_values.read_setting(run.env, "REMAT"),

@@ -28,6 +28,7 @@ from rosetta.nn import fallback_notice, sharded_parameters
 from rosetta.nn.mesh_axes import DATA, MODEL, REPLICA, list_axis_names
 from rosetta.nn.sharded_parameters import SHARDED_NAMES, Layout
 from rosetta.t5x.run.model_config import T5Config, is_whole_number
+from rosetta.t5x.run.shard_count import choose_shard_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -83,22 +84,6 @@ def _make_uneven_error(problem: str, size: int, parts: int) -> UserError:
         kind=INVALID,
         value=parts,
     )
-
-
-def choose_shard_count(groups: int, local: int) -> int:
-    """Return over how many neighbouring groups of devices the optimizer's state is spread.
-
-    It is the largest power of two that divides the number of groups. It also divides the groups of
-    a process, or is a multiple of them, so that the devices of a process are a block of the mesh.
-
-    Args:
-      groups: the number of groups of devices that share a model.
-      local: the groups of a process.
-    """
-    power = groups & -groups
-    while power % local and local % power:
-        power //= 2
-    return power
 
 
 class PjitPartitioner(partitioning.PjitPartitioner):

@@ -17,6 +17,9 @@ from rosetta.core.variables import choices
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+# A value of CHECKPOINT_POLICY: repeated layers keep the products with weights, and what cuDNN's
+# attention returns.
+SAVE_DOT_AND_ATTENTION = "save_dot_and_attention"
 _MESH_AXES = 3  # data, fsdp, tensor; upstream calls them replica, data, mdl
 _COUNTS = (
     "NUM_LAYERS",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import rosetta
 from rosetta import cli
 from rosetta.plan import pax_step, t5x_step
 from rosetta.presets import preset_run
@@ -89,6 +91,21 @@ def test_a_second_start_compiles_nothing(
     assert [line for line in first.splitlines() if "compiled, " not in line] == [
         line for line in again.splitlines() if "compiled, " not in line
     ]
+
+
+def test_figures_of_another_rosetta_are_refused(
+    compiler: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.main(WORDS) == 0
+    copy = shutil.copytree(Path(*rosetta.__path__), Path("copy", "rosetta"))
+    monkeypatch.setattr(rosetta, "__path__", [str(copy)])
+    calls = compiler.read_text()
+    assert cli.main(WORDS) == 0, "the same files in another folder"
+    with (copy / "plan" / "roofline.py").open("a") as file:
+        file.write("# changed\n")
+    with errors.expect_reported_error(errors.DIFFERS, where=".jsonl", names="rosetta"):
+        assert cli.main(WORDS) == 2
+    assert compiler.read_text() == calls
 
 
 def test_set_options_are_not_searched(compiler: Path) -> None:

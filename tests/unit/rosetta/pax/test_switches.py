@@ -19,6 +19,7 @@ from rosetta.core import transformer_engine
 from rosetta.core.variables import choices
 from rosetta.nn import remat
 from rosetta.pax import attention, einsum, fp8_experts, learner, lora, switches
+from rosetta.pax.run import experiment_checks
 from tests.support import pax_training
 
 FAMILIES = ("gpt", "llama", "gqa", "mqa", "glam")
@@ -130,7 +131,7 @@ def test_repeated_layers_can_keep_fused_attention(attention_by: str, policy: Any
         FPROP_DTYPE="bfloat16",
         ATTENTION=attention_by,
         USE_REPEATED_LAYER=True,
-        CHECKPOINT_POLICY=switches.SAVE_DOT_AND_ATTENTION,
+        CHECKPOINT_POLICY=experiment_checks.SAVE_DOT_AND_ATTENTION,
     )
     for _ in range(2):  # Paxml asks for the task more than once
         assert made.task().model.lm_tpl.stacked_transformer_tpl.checkpoint_policy == policy

@@ -51,6 +51,22 @@ def test_a_state_that_is_too_big_is_sharded() -> None:
     assert change[0] == ["--with", "ICI_MESH_SHAPE=[1,8,1]", "DCN_MESH_SHAPE=[1,4,1]"]
 
 
+def test_fsdp_is_enough_for_the_state_of_xxl() -> None:
+    model = searched_run.read_t5x_model("xxl", 512, 128)
+    candidate = Candidate(Split(8, 1, 1), "full", False, 8, 1)
+    step = PlannedStep(model, candidate, gpus.GPUS["h100"], 1, 8, 165e9)
+    change = fit_advice.find_change(step, 72e9)
+    assert change is not None
+    assert change[0] == ["--fsdp"]
+
+
+def test_the_groups_of_a_node_are_a_block_of_the_mesh() -> None:
+    candidate = fit_advice.read_t5x_candidate(
+        *(12, 6, 1, 4, 1), fsdp=True, remat="none", scanned=False
+    )
+    assert candidate.split == Split(6, 2, 1)
+
+
 def test_no_change_is_enough_for_a_model_that_is_far_too_big() -> None:
     step = PlannedStep(
         LLAMA, Candidate(Split(1, 1, 1), "save_nothing", True, 1, 1), gpus.GPUS["h100"], 1, 1, 1e12
@@ -71,6 +87,18 @@ def test_the_settings_of_an_experiment() -> None:
     assert fit_advice.read_pax_candidate(experiment) == Candidate(
         Split(2, 4, 2), "save_out_proj", True, 2, 2
     )
+
+
+def test_the_policy_that_keeps_attention() -> None:
+    experiment = SimpleNamespace(
+        ICI_MESH_SHAPE=[1, 8, 1],
+        DCN_MESH_SHAPE=None,
+        PERCORE_BATCH_SIZE=1,
+        USE_REPEATED_LAYER=True,
+        CHECKPOINT_POLICY=SimpleNamespace(value="save_dot_with_no_batch_dims"),
+        keeps_attention=True,
+    )
+    assert fit_advice.read_pax_candidate(experiment).remat == "save_dot_and_attention"
 
 
 def test_the_plan_prints_the_change(

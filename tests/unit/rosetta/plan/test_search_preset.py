@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rosetta.core.run_description import Run
-from rosetta.plan import search_preset, searched_run
+from rosetta.plan import search_preset, search_space, searched_run
 from rosetta.plan.layout_search import Trial
 from rosetta.plan.search_space import Candidate, Fixed, Split
 from rosetta.plan.searched_run import SearchedRun
@@ -91,6 +92,22 @@ def test_a_preset_with_another_run_is_not_left(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("value", "kind"), [("full", errors.FAILED), ("some", errors.INVALID)])
+def test_a_preset_that_cannot_be_used_replaces_nothing(
+    tmp_path: Path, value: str, kind: str
+) -> None:
+    searched = describe_t5x((1, 8))
+    trial = Trial(Candidate(Split(8, 1, 1), "none", False, 4, 1), 1e9, {"likely": 1.0})
+    document = search_preset.make_preset(searched, trial, "predicted", "found")
+    document["settings"]["REMAT"]["value"] = value
+    path = tmp_path / "found.yaml"
+    path.write_text("mine\n")
+    with errors.expect_user_error(kind):
+        search_preset.write_preset(document, searched, trial, path, "steps.jsonl")
+    assert [file.name for file in tmp_path.iterdir()] == ["found.yaml"]
+    assert path.read_text() == "mine\n"
+
+
 @pytest.mark.parametrize(
     ("searched", "candidate"),
     [
@@ -111,6 +128,23 @@ def test_published_settings_are_a_candidate(searched: SearchedRun, candidate: Ca
 
 def test_published_settings_that_contradict_what_is_fixed_are_not() -> None:
     assert describe_t5x((8, 8), remat="full").find_published() is None
+
+
+def test_the_policy_that_keeps_attention_is_only_searched_with_cudnn() -> None:
+    def list_policies(**hyper: Any) -> set[str]:
+        candidates = describe_pax("LLaMA7B", (1, 8), **hyper).list_candidates()
+        return {candidate.remat for candidate in candidates if candidate.scanned}
+
+    assert list_policies() == set(search_space.PAX_REMAT)
+    assert list_policies(USE_CUDNN_FLASH_ATTENTION=True) == set(search_space.PAX_REMAT)
+    assert list_policies(ATTENTION="xla") == set(search_space.PAX_REMAT[1:])
+    fixed = list_policies(ATTENTION="xla", CHECKPOINT_POLICY="save_dot_and_attention")
+    assert fixed == {"save_dot_and_attention"}
+    searched = describe_pax("LLaMA7B", (1, 8))
+    repeated = {**searched.settings, "fdl.USE_REPEATED_LAYER": "True"}
+    published = replace(searched, settings=repeated).find_published()
+    assert published is not None
+    assert published.remat == "save_dot_and_attention"
 
 
 def test_a_mesh_keeps_the_tensor_axis_and_much_of_fsdp_in_a_node() -> None:

@@ -25,6 +25,8 @@ def test_the_splits_of_t5_shard_the_state_over_a_power_of_two() -> None:
         *(Split(4, 1, 2), Split(1, 4, 2)),
     ], "4 and 8 GPUs do not divide 6 heads"
     assert search_space.list_splits(T5, 24, 8, tensor=1) == [Split(24, 1, 1), Split(3, 8, 1)]
+    # The devices of a process of 6 GPUs are a block of the mesh with 2 neighbours, not with 4.
+    assert search_space.list_splits(T5, 12, 6, tensor=1) == [Split(12, 1, 1), Split(6, 2, 1)]
 
 
 def test_the_splits_of_pax_fill_a_node_first() -> None:

@@ -19,12 +19,12 @@ from rosetta.core import log
 from rosetta.t5x.partitioning import (
     PjitPartitioner,
     check_network_sizes,
-    choose_shard_count,
     list_tensor_parallel_sizes,
     spread_over_data,
     standard_logical_axis_rules,
 )
 from rosetta.t5x.run.model_config import T5Config
+from rosetta.t5x.run.shard_count import choose_shard_count
 from tests.support import train_states
 
 
