@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rosetta.launch.run_states import RunState
 
 _LISTED = 20  # runs that `list` shows without --all
+_QUERIES = 8  # places that `list` asks at the same time
 _DEFAULT_LINES = 20
 _PROGRESS_BYTES = 64 << 10  # of the end of progress.jsonl, which has the newest reports
 _POLL_SECONDS = 0.5
@@ -84,11 +85,16 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _list_runs(*, show_all: bool) -> tuple[dict[str, Any], str]:
     """Return the runs with their states, as a result and as a table."""
+    from concurrent.futures import ThreadPoolExecutor
+
     from rosetta.launch import run_records, run_states
 
     records = run_records.list_records()
     shown = records if show_all else records[-_LISTED:]
-    states = {record.number: run_states.query_state(record) for record in shown}
+    # Each place may take a while to answer.
+    with ThreadPoolExecutor(max_workers=_QUERIES) as pool:
+        answers = pool.map(run_states.query_state, shown)
+        states = {record.number: state for record, state in zip(shown, answers)}  # noqa: B905 (Python 3.9, which a login node may have)
     rows = [("RUN", "STATE", "PLACE", "STARTED", "NAME", "FOLDER")]
     rows += [
         (
@@ -157,8 +163,10 @@ def _read_progress(record: RunRecord) -> str:
     import json
     from pathlib import Path
 
+    if not record.folder:
+        return ""
     try:
-        with Path(record.folder, "progress.jsonl").open("rb") as file:
+        with Path(record.work_folder, record.folder, "progress.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _PROGRESS_BYTES))
             lines = file.read().splitlines()
     except OSError:
@@ -182,9 +190,13 @@ def _find_log_file(record: RunRecord) -> Path | None:
     if record.place in run_records.SLURM_PLACES:
         output = record.handle.get("output") or f"slurm-{record.handle.get('job')}.out"
         return Path(record.work_folder, output)
-    folder = record.run["env"].get("LOGDIR") or os.path.join(record.folder, "logs")
-    paths = list(Path(record.work_folder, folder).glob("*.log"))
-    return max(paths, key=lambda path: path.stat().st_mtime) if paths else None
+    folder = record.run["env"].get("LOGDIR", "")
+    if not folder and record.folder:
+        folder = os.path.join(record.folder, "logs")
+    paths = list(Path(record.work_folder, folder).glob("*.log")) if folder else []
+    # Other programs, such as the evaluation, write their logs beside that of the training.
+    training = [path for path in paths if path.name == "train.log"]
+    return max(training or paths, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _show_log(record: RunRecord, lines: int, *, follow: bool) -> NoReturn:
@@ -198,11 +210,23 @@ def _show_log(record: RunRecord, lines: int, *, follow: bool) -> NoReturn:
     from rosetta.launch import run_records, run_states
 
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    path = None if record.place == run_records.JOBSET else _find_log_file(record)
-    has_own_log = record.place in (run_records.DOCKER, run_records.JOBSET)
-    if has_own_log and not run_states.query_state(record).is_over:
+    path = _find_log_file(record)
+    if record.place == run_records.JOBSET or (
+        # Docker removes a container that has ended.
+        record.place == run_records.DOCKER
+        and run_states.query_state(record).name == run_states.RUNNING
+    ):
         argv = run_states.make_log_command(record, lines, follow=follow)
-        os.execvp(argv[0], argv)  # noqa: S606
+        try:
+            os.execvp(argv[0], argv)  # noqa: S606
+        except OSError:
+            raise UserError(
+                "the program is not on PATH",
+                argv[0],
+                "run where it is installed: " + " ".join(argv),
+                kind=MISSING,
+                value=argv[0],
+            ) from None
     if path is None or not path.is_file():
         is_file_known = path is not None
         raise UserError(

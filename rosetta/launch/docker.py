@@ -57,6 +57,8 @@ def render_docker(
     ]
     if options.name:
         argv.append(f"--name={options.name}")
+    if options.run_id:
+        argv.append(f"--label={rendering.RUN_LABEL}={options.run_id}")
     if not run_description.runs_on_cpu(run):
         argv.append(f"--gpus={_select_gpus(run, environment)}")
     argv += [f"--mount={_format_mount(*mount)}" for mount in run.mounts] + [

@@ -77,10 +77,15 @@ def make_jobset(run: Run, options: Options) -> dict[str, Any]:
     if options.requeue:
         job["podFailurePolicy"], spec["failurePolicy"] = _make_failure_policies()
     job["template"] = {"spec": _make_pod(run, options, name)}
+    labels = {rendering.RUN_LABEL: options.run_id}
+    if options.run_id:
+        job["template"]["metadata"] = {"labels": labels}
     spec["replicatedJobs"] = [{"name": _JOB_NAME, "replicas": 1, "template": {"spec": job}}]
-    metadata = {"name": name}
+    metadata: dict[str, Any] = {"name": name}
     if options.namespace:
         metadata["namespace"] = options.namespace
+    if options.run_id:
+        metadata["labels"] = labels
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",

@@ -20,6 +20,8 @@ from rosetta.launch import image_reference
 if TYPE_CHECKING:
     from rosetta.core.run_description import Run
 
+# The label of a container, of a JobSet and of its pods that has the id of their run.
+RUN_LABEL = "rosetta.run"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -83,6 +85,8 @@ class Options:
       shared: whether other jobs may use the rest of the nodes.
       secret: the name of the Kubernetes secret that has the values of secret variables.
       namespace: the namespace in Kubernetes.
+      run_id: the id of the run, which becomes a label; "" for no label. `rosetta runs` compares it,
+        because a later run may have a container or a JobSet with the same name.
     """
 
     image: str = ""
@@ -97,6 +101,7 @@ class Options:
     shared: bool = False
     secret: str = "rosetta"  # noqa: S105 (a name)
     namespace: str = ""
+    run_id: str = ""
 
 
 def make_variables(run: Run) -> dict[str, str]:

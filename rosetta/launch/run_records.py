@@ -1,7 +1,9 @@
 """The record of each run that `rosetta run` and `rosetta submit` start, for `rosetta runs`.
 
 Each run gets a number. Its record is runs/NUMBER/run.json in rosetta's own folder, and a copy is in
-the run's folder, if that is on this machine. A record has no values of secrets.
+the run's folder, if that is on this machine. On several nodes, the first one writes the copy.
+
+A record has no values of secrets: of variables, and of texts that have the form of a secret.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import home_folder, log, run_description
 from rosetta.core.atomic_files import write_atomic
-from rosetta.core.errors import DAMAGED, MISSING, UNSUPPORTED, UserError
-from rosetta.core.secrets import is_secret
+from rosetta.core.errors import DAMAGED, DENIED, MISSING, UNSUPPORTED, UserError
+from rosetta.core.secrets import Mask, is_secret, redact_document, redact_text
 from rosetta.core.value_parsing import is_address, parse_digits
 from rosetta.launch.rendering import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from rosetta.core.run_description import Run
 
@@ -32,6 +34,13 @@ LOCAL, DOCKER, JOBSET = "local", "docker", "jobset"
 SLURM_PLACES = ("slurm", "pyxis", "apptainer")
 _RECORD_FILE = "run.json"
 _OWN_FOLDER = "rosetta"  # in the folder of a run, for what rosetta writes down about the run
+# Fields of a record -> their types, for a record that somebody has changed by hand.
+_FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
+    "number": int,
+    "started": (int, float),
+    **dict.fromkeys(("place", "name", "work_folder", "folder"), str),
+    **dict.fromkeys(("run", "options", "node", "handle"), dict),
+}
 # Framework -> the variables that may name the folder of a run; the first that is set counts.
 _FOLDER_VARIABLES = {"t5x": ("FT_DIR", "MODEL_DIR"), "pax": ("LOG_DIR",)}
 
@@ -49,6 +58,7 @@ class RunRecord:
       folder: The folder of its checkpoints, as the run sees it; "" if it is not known.
       run: The run description, without the values of secrets.
       secrets: The variables of the description whose values are not in it.
+      hidden: The other fields, such as "fdl" or "options.extra", in which a secret was hidden.
       options: The options of the place, as in rendering.Options.
       node: The number of the node and the coordinator, for a run on this machine.
       handle: What the place calls the run: a process, a container, a job or a JobSet.
@@ -65,6 +75,7 @@ class RunRecord:
     folder: str
     run: dict[str, Any]
     secrets: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     node: dict[str, Any] = field(default_factory=dict)
     handle: dict[str, Any] = field(default_factory=dict)
@@ -78,14 +89,24 @@ class RunRecord:
             "schema": SCHEMA,
             **dataclasses.asdict(self),
             "secrets": list(self.secrets),
+            "hidden": list(self.hidden),
         }
 
     def read_run(self, environment: Mapping[str, str]) -> Run:
         """Return the run to start again, with the values of secrets from the environment.
 
         Raises:
-          UserError: The variable of a secret is not set.
+          UserError: The variable of a secret is not set, or another secret was hidden.
         """
+        if self.hidden:
+            fields = ", ".join(self.hidden)
+            raise UserError(
+                f"a secret in {fields} is not in the record of the run",
+                f"run {self.number}",
+                "start the run again with the command that started it",
+                kind=MISSING,
+                value=fields,
+            )
         document = {**self.run, "env": dict(self.run["env"])}
         for name in self.secrets:
             if not environment.get(name):
@@ -134,25 +155,47 @@ def make_record(
       OSError: As UserError.
     """
     document = run.as_json()
-    document.setdefault("env", {})
-    hidden = tuple(sorted(key for key, value in run.env.items() if is_secret(key, value)))
-    document["env"] = {key: value for key, value in run.env.items() if key not in hidden}
-    folder = find_run_folder(run)
+    secret_mask = Mask(run.env)
+
+    def hide(text: str) -> str:
+        return redact_text(secret_mask.mask_text(text))
+
+    secrets = tuple(
+        sorted(
+            key for key, value in run.env.items() if is_secret(key, value) or hide(value) != value
+        )
+    )
+    document["env"] = {key: value for key, value in run.env.items() if key not in secrets}
+    document, hidden = _hide_secrets(document, hide)
+    option_fields, hidden_options = _hide_secrets(dataclasses.asdict(options), hide)
+    hidden += [f"options.{name}" for name in hidden_options]
+    folder = hide(find_run_folder(run))
     if folder and not is_address(folder) and place == LOCAL:
         folder = os.path.abspath(os.path.expanduser(folder))
     return RunRecord(
         number=_reserve_number(),
         place=place,
-        name=name,
+        name=hide(name),
         started=time.time(),
         work_folder=os.getcwd(),
         folder=folder,
         run=document,
-        secrets=hidden,
-        options=dataclasses.asdict(options),
+        secrets=secrets,
+        hidden=tuple(hidden),
+        options=option_fields,
         node=node or {},
         again=again,
     )
+
+
+def _hide_secrets(
+    document: dict[str, Any], hide: Callable[[str], str]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return a document without secrets, and the names of the fields that had some."""
+    # JSON has no tuples, and a tuple would differ from the list that takes its place.
+    plain = json.loads(json.dumps(document))
+    redacted = redact_document(plain, hide, keys=True)
+    return redacted, [name for name in plain if redacted.get(name) != plain[name]]
 
 
 def _find_index() -> Path:
@@ -202,10 +245,64 @@ def try_write_new_record(record: RunRecord) -> None:
     """
     try:
         write_record(record)
-        if record.place == LOCAL and record.folder and not is_address(record.folder):
-            _write_file(Path(record.folder, _OWN_FOLDER, _RECORD_FILE), record)
+        copy = _find_copy(record)
+        if copy:
+            _write_file(copy, record)
     except (OSError, UserError) as error:
         log.warn(f"`rosetta runs` will not know this run: its record cannot be written: {error}")
+
+
+def _find_copy(record: RunRecord) -> Path | None:
+    """Return the copy of a record in the folder of the run; None if this node writes none."""
+    is_here = record.place == LOCAL and record.folder and not is_address(record.folder)
+    if not is_here or record.node.get("node", 0) != 0:
+        return None
+    return Path(record.folder, _OWN_FOLDER, _RECORD_FILE)
+
+
+def _list_files(record: RunRecord) -> list[Path]:
+    """Return the files that have the record of this run, and not of another with its number.
+
+    A run that was found by its folder may have been started with another ROSETTA_HOME, in which
+    its number is that of another run. A later run in the folder replaces the copy.
+
+    Raises:
+      OSError: rosetta's own folder cannot be used.
+      UserError: As OSError.
+    """
+    paths = [_find_index() / str(record.number) / _RECORD_FILE, _find_copy(record)]
+    files = []
+    for path in filter(None, paths):
+        with contextlib.suppress(UserError):
+            other = _read_file(path, "", "")
+            if (other.number, other.place, other.started, other.handle) == (
+                record.number,
+                record.place,
+                record.started,
+                record.handle,
+            ):
+                files.append(path)
+    return files
+
+
+def update_record(record: RunRecord, **changes: Any) -> None:
+    """Write changes to the record of a run and to the copy in its folder.
+
+    Other changes that a process has written meanwhile are kept. If nothing can be written, only
+    warn, because what happened to the run matters more.
+
+    Args:
+      record: The run.
+      changes: Fields of the record, and their values.
+    """
+    try:
+        files = _list_files(record)
+        if not files:
+            log.warn(f"the record of run {record.number} does not exist any more")
+        for path in files:
+            _write_file(path, dataclasses.replace(_read_file(path, "", ""), **changes))
+    except (OSError, UserError) as error:
+        log.warn(f"the record of run {record.number} cannot be written: {error}")
 
 
 def find_record(text: str) -> RunRecord:
@@ -219,7 +316,15 @@ def find_record(text: str) -> RunRecord:
         return read_record(number)
     where = f"run {text}"
     path = Path(text).expanduser() / _OWN_FOLDER / _RECORD_FILE
-    return _read_file(path, where, "give the number of a run, see rosetta runs list")
+    try:
+        return _read_file(path, where, "give the number of a run, see rosetta runs list")
+    except UserError as error:
+        # A run that did not start has taken the copy of an earlier one with it.
+        folder = os.path.abspath(os.path.expanduser(text))
+        runs = [run for run in list_records() if run.place == LOCAL and run.folder == folder]
+        if error.kind != MISSING or not runs:
+            raise
+        return runs[-1]
 
 
 def read_record(number: int) -> RunRecord:
@@ -249,6 +354,13 @@ def _read_file(path: Path, where: str, remedy: str) -> RunRecord:
         schema = document.pop("schema")
     except (FileNotFoundError, NotADirectoryError):
         raise UserError("there is no such run", where, remedy, kind=MISSING) from None
+    except PermissionError:
+        raise UserError(
+            "the record of the run may not be read",
+            where,
+            f"ask the user who started the run, or the owner of {path}",
+            kind=DENIED,
+        ) from None
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         raise damage from None
     if schema != SCHEMA:
@@ -260,9 +372,13 @@ def _read_file(path: Path, where: str, remedy: str) -> RunRecord:
             value=schema,
         )
     try:
-        return RunRecord(**{**document, "secrets": tuple(document["secrets"])})
-    except (TypeError, KeyError):
+        names = {name: tuple(document.get(name, ())) for name in ("secrets", "hidden")}
+        record = RunRecord(**{**document, **names})
+    except TypeError:
         raise damage from None
+    if not all(isinstance(getattr(record, name), kind) for name, kind in _FIELD_TYPES.items()):
+        raise damage
+    return record
 
 
 def list_records() -> list[RunRecord]:
@@ -279,7 +395,8 @@ def list_records() -> list[RunRecord]:
 
 def discard_record(record: RunRecord) -> None:
     """Delete the record of a run that did not start."""
-    for folder in (_find_index() / str(record.number), Path(record.folder, _OWN_FOLDER)):
-        with contextlib.suppress(OSError):
-            (folder / _RECORD_FILE).unlink()
-            folder.rmdir()
+    with contextlib.suppress(OSError, UserError):
+        for path in _list_files(record):
+            with contextlib.suppress(OSError):
+                path.unlink()
+                path.parent.rmdir()

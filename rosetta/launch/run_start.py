@@ -35,7 +35,6 @@ _RENDERERS = {
     "apptainer": slurm.render_apptainer,
     run_records.JOBSET: jobset.render_jobset,
 }
-_QUERY_SECONDS = 30.0
 
 
 def make_layout(run: Run, node: int, coordinator: str) -> ProcessLayout:
@@ -88,7 +87,7 @@ def start_local(run: Run, layout: ProcessLayout, again: int | None = None) -> in
             run_records.discard_record(record)
         raise
     if record:
-        run_records.write_record(replace(record, status=status))
+        run_records.update_record(record, status=status)
     return status
 
 
@@ -108,9 +107,10 @@ def start_docker(run: Run, options: Options, again: int | None = None) -> NoRetu
     record = _make_record(run_records.DOCKER, run, options, again=again)
     if record:
         name = options.name or f"rosetta-{record.number}-{os.urandom(3).hex()}"
-        container = render(run_records.DOCKER, run, replace(options, name=name))
+        labeled = _label_run(replace(options, name=name))
+        container = render(run_records.DOCKER, run, labeled)
         process = run_states.describe_process(os.getpid())
-        _announce(replace(record, handle={**process, "container": name}))
+        _announce(replace(record, handle={**process, "container": name, "id": labeled.run_id}))
     log.info("+ " + container.format_command(), prefix=False)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.execvpe(container.argv[0], container.argv, {**os.environ, **container.env})  # noqa: S606
@@ -131,7 +131,8 @@ def submit(place: str, run: Run, options: Options, again: int | None = None) -> 
     Raises:
       UserError: The program is missing, or refuses the run.
     """
-    rendered = render(place, run, options)
+    labeled = _label_run(options)
+    rendered = render(place, run, labeled)
     check_program(rendered, place)
     process = subprocess.run(
         rendered.argv,
@@ -152,7 +153,7 @@ def submit(place: str, run: Run, options: Options, again: int | None = None) -> 
     output = process.stdout.strip()
     record = _make_record(place, run, options, again=again)
     if record:
-        handle = _read_handle(place, run, options, output)
+        handle = _read_handle(place, run, labeled, output)
         _announce(replace(record, handle=handle))
     return {"said": output, "run": record.number if record else None}
 
@@ -172,6 +173,11 @@ def check_program(rendered: Rendering, place: str) -> None:
             kind=MISSING,
             value=program,
         )
+
+
+def _label_run(options: Options) -> Options:
+    """Return options with a new id for a run that starts."""
+    return replace(options, run_id=os.urandom(8).hex())
 
 
 def _make_record(place: str, run: Run, options: Options, **extra: Any) -> RunRecord | None:
@@ -194,12 +200,12 @@ def _read_handle(place: str, run: Run, options: Options, output: str) -> dict[st
     """Return what a scheduler calls a run that it has taken; empty if that is not known."""
     if place == run_records.JOBSET:
         name = rendering.choose_job_name(run, options)
-        return {"jobset": name, "namespace": options.namespace}
+        return {"jobset": name, "namespace": options.namespace, "id": options.run_id}
     job = re.search(r"\b\d+\b", output)  # "Submitted batch job 42", or "42;cluster"
     if not job:
         return {}
     shown = system_queries.run_command(
-        ["scontrol", "--oneliner", "show", "job", job[0]], _QUERY_SECONDS
+        ["scontrol", "--oneliner", "show", "job", job[0]], run_states.QUERY_SECONDS
     )
     path = re.search(r"\bStdOut=(\S+)", shown.out if shown else "")
     return {"job": job[0], "output": path[1].replace("%j", job[0]) if path else ""}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import process_identity, system_queries
 from rosetta.core.errors import CONFLICT, FAILED, MISSING, UNREACHABLE, UserError
-from rosetta.launch import run_records
+from rosetta.launch import rendering, run_records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 WAITING, RUNNING, COMPLETED = "waiting", "running", "completed"
 FAILED_STATE, CANCELLED, ENDED, UNKNOWN = "failed", "cancelled", "ended", "unknown"
-_QUERY_SECONDS = 30.0
+QUERY_SECONDS = 30.0  # for the answer of a place
 CANCEL_SECONDS = 150.0  # a run may write a checkpoint first
 _POLL_SECONDS = 0.5
 # States of Slurm that are not those of a job that failed.
@@ -55,8 +54,12 @@ class RunState:
 
 def query_state(record: RunRecord) -> RunState:
     """Return the state of a run, as its place reports it."""
-    state = _query_place(record)
-    return RunState(CANCELLED) if record.cancelled and state.name == ENDED else state
+    if record.cancelled:
+        return RunState(CANCELLED)  # `cancel` records that after the run has ended.
+    try:
+        return _query_place(record)
+    except (KeyError, TypeError, ValueError):
+        return RunState(UNKNOWN, "its record, or the answer of its place, cannot be read")
 
 
 def _query_place(record: RunRecord) -> RunState:
@@ -109,21 +112,35 @@ def _query_process(record: RunRecord) -> RunState:
 def _query_container(record: RunRecord) -> RunState:
     """Return the state of a container, which Docker removes when it ends."""
     name = str(record.handle["container"])
-    result = _ask("docker", "container", "inspect", "--format={{json .State}}", name)
+    result = _ask("docker", "container", "inspect", "--format={{json .}}", name)
     if result is None:
         return RunState(UNKNOWN, "docker does not answer")
-    if result.status:
-        if "no such" in result.err.lower():
-            is_starting = _query_process(record).name == RUNNING
-            return RunState(WAITING, "the container starts") if is_starting else RunState(ENDED)
+    if result.status and "no such container" not in result.err.lower():
         return RunState(UNKNOWN, _shorten(result.err))
-    state = json.loads(result.out)
+    container = None if result.status else json.loads(result.out)
+    if container is None or not _has_label(record, container["Config"].get("Labels")):
+        process = _query_process(record)
+        if process.name == UNKNOWN:
+            return process
+        is_starting = process.name == RUNNING
+        return RunState(WAITING, "the container starts") if is_starting else RunState(ENDED)
+    state = container["State"]
     if state["Status"] in ("running", "paused", "restarting", "removing"):
         return RunState(RUNNING, f"container {name}")
     if state["Status"] == "created":
         return RunState(WAITING, "the container starts")
     code = state.get("ExitCode", 0)
     return RunState(FAILED_STATE if code else COMPLETED, f"exit status {code}")
+
+
+def _has_label(record: RunRecord, labels: dict[str, str] | None) -> bool:
+    """Return whether labels are those of a run, and not of a later one with its name."""
+    return (labels or {}).get(rendering.RUN_LABEL, "") == _get_run_id(record)
+
+
+def _get_run_id(record: RunRecord) -> str:
+    """Return the id of a run, which its container or its JobSet has as a label."""
+    return str(record.handle.get("id", ""))
 
 
 def _query_slurm(job: str) -> RunState:
@@ -144,7 +161,10 @@ def _query_slurm(job: str) -> RunState:
         reason = fields.get("Reason", "None")
         extra = reason if reason != "None" else f"exit code {fields.get('ExitCode', '?')}"
         return _convert_slurm_state(f"{fields.get('JobState', '')} {extra}")
-    return RunState(ENDED, "Slurm does not list the job any more")
+    answers = [result.err for result in (queue, shown) if result]
+    if any("invalid job id" in answer.lower() for answer in answers):
+        return RunState(ENDED, "Slurm does not list the job any more")
+    return RunState(UNKNOWN, next(filter(None, map(_shorten, answers)), "Slurm does not answer"))
 
 
 def _convert_slurm_state(line: str) -> RunState:
@@ -168,10 +188,13 @@ def _query_jobset(record: RunRecord) -> RunState:
     if result is None:
         return RunState(UNKNOWN, "kubectl does not answer")
     if result.status:
-        if "not found" in result.err.lower():
+        if "(notfound)" in result.err.lower():
             return RunState(ENDED, "the JobSet does not exist any more")
         return RunState(UNKNOWN, _shorten(result.err))
-    status = json.loads(result.out).get("status", {})
+    document = json.loads(result.out)
+    if not _has_label(record, document["metadata"].get("labels")):
+        return RunState(ENDED, "its name belongs to another JobSet now")
+    status = document.get("status", {})
     conditions = {
         condition["type"]: condition.get("message", "")
         for condition in status.get("conditions", [])
@@ -189,7 +212,7 @@ def _query_jobset(record: RunRecord) -> RunState:
 
 def _ask(*argv: str) -> CommandResult | None:
     """Run a query of a place; None if the program does not exist or does not answer in time."""
-    return system_queries.run_command(argv, _QUERY_SECONDS)
+    return system_queries.run_command(argv, QUERY_SECONDS)
 
 
 def _shorten(text: str) -> str:
@@ -237,17 +260,20 @@ def cancel(record: RunRecord, seconds: float = CANCEL_SECONDS) -> RunState:
                 kind=FAILED,
             )
         time.sleep(_POLL_SECONDS)
-    # A run of several processes has recorded its status meanwhile.
-    newest = dataclasses.replace(run_records.read_record(record.number), cancelled=True)
-    run_records.write_record(newest)
-    return query_state(newest)
+    run_records.update_record(record, cancelled=True)
+    return RunState(CANCELLED)
 
 
 def _end_process(record: RunRecord) -> None:
     """Send SIGTERM to a process of this machine. A new process with its id gets no signal."""
+    pid = int(record.handle["pid"])
     try:
-        descriptor = os.pidfd_open(int(record.handle["pid"]))
+        descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
+        return
+    except (AttributeError, OSError):  # a kernel before Linux 5.3
+        if _is_alive(record.handle):
+            os.kill(pid, signal.SIGTERM)
         return
     try:
         # The descriptor stands for the process that was there when it was opened.
@@ -262,9 +288,13 @@ def _make_cancel_command(record: RunRecord, seconds: float) -> list[str]:
     if record.place == run_records.DOCKER:
         return ["docker", "stop", f"--time={int(seconds)}", str(record.handle["container"])]
     if record.place == run_records.JOBSET:
-        name = str(record.handle["jobset"])
-        return _make_kubectl(record, "delete", "jobset", name, "--wait=true")
+        return _make_kubectl(record, "delete", "jobset", _make_selector(record), "--wait=true")
     return ["scancel", str(record.handle["job"])]
+
+
+def _make_selector(record: RunRecord) -> str:
+    """Return the option of kubectl that selects the JobSet or the pods of a run."""
+    return f"--selector={rendering.RUN_LABEL}={_get_run_id(record)}"
 
 
 def _run_cancel_command(argv: Sequence[str], seconds: float) -> None:
@@ -273,7 +303,7 @@ def _run_cancel_command(argv: Sequence[str], seconds: float) -> None:
     Raises:
       UserError: The program is missing, or refuses.
     """
-    result = system_queries.run_command(argv, seconds + _QUERY_SECONDS)
+    result = system_queries.run_command(argv, seconds + QUERY_SECONDS)
     if result is None:
         raise UserError(
             "the program is not on PATH, or does not end",
@@ -290,12 +320,11 @@ def _run_cancel_command(argv: Sequence[str], seconds: float) -> None:
         )
 
 
-def make_log_command(record: RunRecord, lines: int | None, *, follow: bool) -> list[str]:
+def make_log_command(record: RunRecord, lines: int, *, follow: bool) -> list[str]:
     """Return the command that prints the output of a container or of the pods of a JobSet."""
-    words = ["--follow"] if follow else []
-    words += [f"--tail={'all' if lines is None else lines}"]
+    words = [f"--tail={lines}", *(["--follow"] if follow else [])]
     if record.place == run_records.DOCKER:
         return ["docker", "logs", *words, str(record.handle["container"])]
-    words[-1] = f"--tail={-1 if lines is None else lines}"
-    selector = f"--selector=jobset.sigs.k8s.io/jobset-name={record.handle['jobset']}"
-    return _make_kubectl(record, "logs", selector, "--container=rosetta", *words)
+    if follow:
+        words.append(f"--max-log-requests={record.run['nodes']}")  # kubectl follows five by default
+    return _make_kubectl(record, "logs", _make_selector(record), "--container=rosetta", *words)

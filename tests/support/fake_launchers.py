@@ -46,7 +46,7 @@ import csv
 assert sys.argv[1] == "run"
 words = sys.argv[2:]
 given = options(words, ("--rm", "--init"))
-assert {name for name, _ in given} <= {"--rm", "--init", "--ipc", "--ulimit", "--user", "--name", "--gpus", "--mount", "--env"}, given
+assert {name for name, _ in given} <= {"--rm", "--init", "--ipc", "--ulimit", "--user", "--name", "--label", "--gpus", "--mount", "--env"}, given
 for name, value in given:
     if name == "--mount":
         (fields,) = csv.reader([value])
@@ -105,7 +105,9 @@ sys.path.insert(0, {str(ROOT)!r})
 from tests.support import fake_launchers
 if sys.argv[1] != "create":
     sys.exit(fake_launchers.answer_about_jobset(sys.argv[1:], os.path.dirname(__file__)))
-fake_launchers.run_pod(sys.stdin.read(), os.environ["SECRETS"], os.environ["PATH"])
+text = sys.stdin.read()
+fake_launchers.keep_jobset(text, os.path.dirname(__file__))
+fake_launchers.run_pod(text, os.environ["SECRETS"], os.environ["PATH"])
 """
 )
 
@@ -129,11 +131,27 @@ def run_pod(text: str, secrets: str, path: str) -> None:
     os.execvpe(command[0], command, {"PATH": path, **inside})  # noqa: S606
 
 
+def keep_jobset(text: str, folder: str) -> None:
+    """Keep the metadata of a JobSet and of its pods, for later answers about it."""
+    document = yaml.safe_load(text)
+    template = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    kept = {"metadata": document["metadata"], "pods": template.get("metadata")}
+    Path(folder, "created.json").write_text(json.dumps(kept))
+
+
 def answer_about_jobset(words: list[str], folder: str) -> int:
     """Answer `kubectl get|delete|logs` for the JobSet whose status a test wrote to jobset.json."""
     state = Path(folder, "jobset.json")
     if words[0] == "logs":
         print(*words)
+        return 0
+    created = json.loads(Path(folder, "created.json").read_text())
+    labels = created["metadata"].get("labels", {})
+    assert created["pods"] == {"labels": labels}
+    if words[0] == "delete":
+        selectors = [f"--selector={name}={value}" for name, value in labels.items()]
+        if state.exists() and words[2] in selectors:
+            state.unlink()
         return 0
     if not state.exists():
         name = words[2]
@@ -142,10 +160,8 @@ def answer_about_jobset(words: list[str], folder: str) -> int:
             file=sys.stderr,
         )
         return 1
-    if words[0] == "delete":
-        state.unlink()
-    else:
-        print(json.dumps({"status": json.loads(state.read_text())}))
+    metadata = {**created["metadata"], "name": words[2]}
+    print(json.dumps({"metadata": metadata, "status": json.loads(state.read_text())}))
     return 0
 
 

@@ -264,6 +264,7 @@ def test_damaged_records(place: Place) -> None:
         ("[]", errors.DAMAGED),
         (json.dumps({**document, "schema": 9}), errors.UNSUPPORTED),
         (json.dumps({**document, "colour": "red"}), errors.DAMAGED),
+        (json.dumps({**document, "handle": 5}), errors.DAMAGED),
     ):
         path.write_text(text)
         assert place.refused("runs", "status", "1").kind == kind
@@ -371,6 +372,10 @@ def test_kubernetes(tmp_path: Path) -> None:
         status.write_text(json.dumps(document))
         shown = rosetta("runs", "status", "1", "--json")
         assert json.loads(shown.stdout)["result"]["state"] == state
+    # The output can be read after the end, too.
+    assert rosetta("runs", "logs", "1").stdout.split()[0] == "logs"
+    assert "--tail=20" in launchers.argv("kubectl")
+    rosetta("runs", "status", "1")
     assert launchers.argv("kubectl")[1:4] == ["get", "jobset", "first"]
     assert "--namespace=team" in launchers.argv("kubectl")
     done = rosetta("runs", "resubmit", "1")
@@ -381,12 +386,20 @@ def test_kubernetes(tmp_path: Path) -> None:
     logs = rosetta("runs", "logs", "2", "--follow").stdout.split()
     assert logs[0] == "logs"
     assert "--follow" in logs
-    assert f"--selector=jobset.sigs.k8s.io/jobset-name={second['handle']['jobset']}" in logs
+    assert "--max-log-requests=1" in logs
+    assert f"--selector=rosetta.run={second['handle']['id']}" in logs
     done = rosetta("runs", "cancel", "2")
     assert done.returncode == 0, done.stderr
     assert not status.exists()
     shown = rosetta("runs", "status", "2", "--json")
     assert json.loads(shown.stdout)["result"]["state"] == "cancelled"
+    # A later JobSet has the name of the first run.
+    assert rosetta(*words, "--description=run.json").returncode == 0
+    status.write_text(json.dumps({"replicatedJobsStatus": [{"active": 1}]}))
+    assert rosetta("runs", "status", "3").stdout.startswith("run 3: running")
+    assert rosetta("runs", "status", "1").stdout.startswith("run 1: ended")
+    assert rosetta("runs", "cancel", "1").returncode == 2
+    assert status.exists()
 
 
 def test_a_place_that_does_not_answer(place: Place) -> None:

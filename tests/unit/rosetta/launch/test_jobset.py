@@ -30,7 +30,7 @@ RUN = Run(
 OPTIONS = Options(image="pax", requeue=True, namespace="team", warning=300, secret="mine")  # noqa: S106 (a name)
 ALL = [
     (RUN, OPTIONS),
-    (RUN, Options(image="pax")),
+    (RUN, Options(image="pax", run_id="0123456789abcdef")),
     (replace(RUN, nodes=1), OPTIONS),
     (replace(RUN, nodes=1, processes_per_node="node"), OPTIONS),
     (replace(RUN, env={"JAX_PLATFORMS": "cpu"}, mounts=()), OPTIONS),
