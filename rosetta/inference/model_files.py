@@ -12,7 +12,7 @@ from rosetta.convert import pax_checkpoint
 from rosetta.core import path_checks
 from rosetta.core.errors import INVALID, MISSING, TOO_BIG, UNKNOWN, UNSUPPORTED, UserError
 from rosetta.data import tokenizer_folders, vocabularies
-from rosetta.pax.run import fiddle_arguments, model_record, preflight
+from rosetta.pax.run import experiment_checks, fiddle_arguments, model_record, preflight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -139,7 +139,8 @@ def _parse_hyper_parameters(words: Sequence[str], experiment: Any) -> dict[str, 
     """Return the values of hyper-parameters that are written as NAME=VALUE.
 
     Raises:
-      UserError: A word is not NAME=VALUE, or the experiment has no such hyper-parameter.
+      UserError: A word is not NAME=VALUE, the experiment has no such hyper-parameter, or a size is
+        not a valid number.
     """
     values = {}
     known = sorted(name for name in dir(experiment) if name.isupper())
@@ -161,6 +162,7 @@ def _parse_hyper_parameters(words: Sequence[str], experiment: Any) -> dict[str, 
                 value=name,
             )
         values[name] = fiddle_arguments.parse_literal(text)
+    experiment_checks.check_counts(values)
     return values
 
 

@@ -363,8 +363,11 @@ def read_pax_model(config: str, hyper: Mapping[str, object]) -> Model:
     """Return the sizes of an experiment.
 
     Raises:
-        UserError: The sizes are not known, as those of the user's own experiments.
+        UserError: A size is not valid, or the sizes are not known, as those of the user's own
+            experiments.
     """
+    experiment_checks.check_counts(hyper)
+    experiment_checks.check_numbers(hyper)
     literals = {name: repr(value) for name, value in hyper.items()}
     values = hyper_parameters.resolve_values(config, literals)
     parameters = pax_parameter_count.count_parameters(values)
@@ -458,7 +461,9 @@ def make_pax_settings(
         elif name not in _PAX_SEARCHED:
             settings[f"fdl.{name}"] = repr(value)
     if "PERCORE_BATCH_SIZE" in hyper:
-        fixed["batch_per_gpu"] = float(str(hyper["PERCORE_BATCH_SIZE"]))
+        fixed["batch_per_gpu"] = experiment_checks.check_rows_per_device(
+            hyper["PERCORE_BATCH_SIZE"]
+        )
     if "NUM_MICROBATCHES" in hyper:
         fixed["microbatches"] = experiment_checks.check_count(
             "NUM_MICROBATCHES", hyper["NUM_MICROBATCHES"]

@@ -373,6 +373,24 @@ def check_row_count(count: int | None, rows: int, length: int, data: str) -> Non
         )
 
 
+def check_rows_per_device(percore: Any) -> float:
+    """Return PERCORE_BATCH_SIZE after checking that it is a number above 0.
+
+    Raises:
+      UserError: It is not.
+    """
+    is_number = isinstance(percore, (int, float)) and not isinstance(percore, bool)
+    if not is_number or not percore > 0 or math.isinf(percore):
+        raise UserError(
+            f"{percore!r} is not a number above 0",
+            f"PERCORE_BATCH_SIZE={percore}",
+            "give the rows for one device, or a fraction",
+            kind=INVALID,
+            value=percore,
+        )
+    return float(percore)
+
+
 def compute_batch(percore: Any, devices: int, *, split: int = 1) -> int:
     """Return the rows of the global batch: PERCORE_BATCH_SIZE times the devices.
 
@@ -384,16 +402,8 @@ def compute_batch(percore: Any, devices: int, *, split: int = 1) -> int:
     Raises:
       UserError: The batch is not a whole number of rows, or does not divide into the parts.
     """
+    check_rows_per_device(percore)
     where = f"PERCORE_BATCH_SIZE={percore}"
-    is_number = isinstance(percore, (int, float)) and not isinstance(percore, bool)
-    if not is_number or not percore > 0 or math.isinf(percore):
-        raise UserError(
-            f"{percore!r} is not a number above 0",
-            where,
-            "give the rows for one device, or a fraction",
-            kind=INVALID,
-            value=percore,
-        )
     rows: int = round(percore * devices)
     if abs(percore * devices - rows) > 1e-6 * devices or not rows:
         raise UserError(

@@ -181,6 +181,10 @@ def test_an_error_is_one_line_and_compiles_nothing(
             {"where": "--global-batch 3", "value": 3},
         ),
         (["Synthetic5B", "--with", "NUM_MICROBATCHES=0"], errors.INVALID, {"value": 0}),
+        (["Synthetic5B", "--with", "PERCORE_BATCH_SIZE=two"], errors.INVALID, {"value": "two"}),
+        (["Synthetic5B", "--with", "PERCORE_BATCH_SIZE=0"], errors.INVALID, {"value": 0}),
+        (["Synthetic5B", "--with", "MAX_SEQ_LEN=long"], errors.INVALID, {"value": "long"}),
+        (["Synthetic5B", "--with", "NUM_LAYERS=two"], errors.INVALID, {"value": "two"}),
     ],
 )
 def test_an_error_of_pax_is_one_line_and_compiles_nothing(

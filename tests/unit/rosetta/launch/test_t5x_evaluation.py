@@ -63,6 +63,7 @@ def test_the_columns_of_pairs_reach_the_program(program: str, tmp_path: Path) ->
         "TEXT_FIELD": "question,answer",
     }
     values = {"BSIZE": 4, "TP_SIZE": 1, "EXTRA_IDS": None, "NUM_DECODES": None}
+    values |= dict.fromkeys(t5x_evaluation._SAMPLING)
     options = mock.Mock(evaluation_bindings=dict)
     bindings = t5x_evaluation._make_bindings(program, environment, values, options)
     assert bindings["TEXT_FIELD"] == "question,answer"

@@ -278,7 +278,7 @@ def test_an_object_store_stays_an_address(place: Place) -> None:
             {"where": "VOCAB=gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"},
         ),
         (SMALL, {"DATA": "text:/nowhere/*.txt"}, errors.MISSING, {"where": "/nowhere/*.txt"}),
-        (SMALL, {"DATA": "csv:x"}, errors.UNKNOWN, {"where": "DATA=csv:x", "value": "csv"}),
+        (SMALL, {"DATA": "odt:x"}, errors.UNKNOWN, {"where": "DATA=odt:x", "value": "odt"}),
         (SMALL, {"DATA": ""}, errors.MISSING, {"where": "data", "names": "2023"}),
         (
             SMALL,
