@@ -208,6 +208,47 @@ def describe_data(data: str | Mapping[str, float]) -> str:
     return json.dumps({str(part.spec): part.rate for part in parts}, sort_keys=True)
 
 
+def describe_without_queries(data: str) -> str:
+    """Return the data as one line without the queries of web addresses.
+
+    Checkpoints store this line: a query may have a signature, which is a secret and which changes
+    from day to day. Sources that differ in their queries alone get a number.
+
+    Args:
+        data: A spec string, or a mapping {spec: rate} as JSON.
+
+    Raises:
+        UserError: See parse_parts.
+    """
+    parts = parse_parts(data)
+    if len(parts) == 1:
+        return describe_spec(parts[0].spec)
+    rates: dict[str, float] = {}
+    for number, part in enumerate(parts):
+        name = describe_spec(part.spec)
+        rates[f"{name} ({number})" if name in rates else name] = part.rate
+    return json.dumps(rates)
+
+
+def describe_spec(spec: Spec) -> str:
+    """Return a spec as a user types it, without the queries of web addresses."""
+    pieces: list[str] = []
+    is_in_query = False
+    for piece in spec.value.split(","):
+        # A query may have commas, too.
+        if is_in_query and not _begins_name(piece):
+            continue
+        shown = remote_files.describe_address(piece)
+        is_in_query = shown != piece
+        pieces.append(shown)
+    return str(dataclasses.replace(spec, value=",".join(pieces)))
+
+
+def _begins_name(piece: str) -> bool:
+    """Return whether a piece of a list of files cannot continue the address before it."""
+    return is_address(piece) or piece.startswith(("/", "~"))
+
+
 def parse_pair_fields(field: str) -> tuple[str, str]:
     """Return the fields of the inputs and of the targets of pairs.
 
@@ -307,28 +348,41 @@ def _match_patterns(spec: Spec, match: Callable[[str], list[str]]) -> dict[str, 
     names: dict[str, str] = {}
     pieces = spec.value.split(",")
     while pieces:
-        # A file name may have commas, so the longest run of pieces that names files is taken. An
-        # address begins a name of its own.
-        addresses = [number for number, piece in enumerate(pieces) if number and is_address(piece)]
-        longest = addresses[0] if addresses else len(pieces)
-        for count in range(longest, 0, -1):
+        # A file name may have commas, so the longest run of pieces that names files is taken.
+        denied: UserError | None = None
+        for count in range(_count_longest_run(pieces), 0, -1):
             pattern = ",".join(pieces[:count])
-            if is_address(pattern):
-                matches = _match_addresses(spec, pattern)
-            else:
-                matches = {path: path for path in match(pattern)}
+            try:
+                matches = _match_pattern(spec, pattern, match)
+            except UserError as error:
+                # Some servers refuse a file that they do not have.
+                if error.kind != DENIED or count == 1:
+                    raise
+                denied, matches = error, {}
             if matches:
                 break
         else:
-            raise _describe_unmatched(spec, pieces[0])
+            raise denied or _describe_unmatched(spec, pieces[0])
         names.update(matches)
         del pieces[:count]
     return names
 
 
-def _match_addresses(spec: Spec, pattern: str) -> dict[str, str]:
-    """Return the address of each file that a pattern of addresses matches, by its local copy."""
-    where = f"DATA={spec}"
+def _count_longest_run(pieces: list[str]) -> int:
+    """Return how many pieces between commas may be one name, from the first piece on.
+
+    An address begins a name of its own, and so does an absolute path after an address.
+    """
+    ends_run = _begins_name if is_address(pieces[0]) else is_address
+    later = range(1, len(pieces))
+    return next((number for number in later if ends_run(pieces[number])), len(pieces))
+
+
+def _match_pattern(spec: Spec, pattern: str, match: Callable[[str], list[str]]) -> dict[str, str]:
+    """Return the name of each file that a pattern matches by its path, see _match_patterns."""
+    if not is_address(pattern):
+        return {path: path for path in match(pattern)}
+    where = f"DATA={describe_spec(spec)}"
     if spec.kind == "megatron":
         path_checks.check_is_local(pattern, where)
     return remote_files.fetch_files(pattern, where)

@@ -288,8 +288,13 @@ def open_sources(recipe: Recipe) -> rows.Source:
         source_recipe = dataclasses.replace(recipe, seed=recipe.seed + _SEED_STEP * number)
         sources.append(open_source(part.spec, source_recipe))
     rates = [part.rate for part in parts]
-    names = [str(part.spec) for part in parts]
+    names = _list_specs(data_spec.describe_without_queries(recipe.data))
     return rows.Mixture(sources, rates, names, recipe.seed)
+
+
+def _list_specs(data: str) -> list[str]:
+    """Return the specs of a run's data, in their order."""
+    return [str(part.spec) for part in data_spec.parse_parts(data)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -419,11 +424,19 @@ class Batches:
     @functools.cached_property
     def _fingerprint(self) -> str:
         """The fingerprint, see `fingerprint`."""
+        return self._make_fingerprint(data_spec.describe_without_queries(self.recipe.data))
+
+    def _make_fingerprint(self, data: str) -> str:
+        """Return the fingerprint of the rows under the names that the data has in a line."""
         fields = dataclasses.asdict(self.recipe)
         del fields["vocab"]
+        if isinstance(self.source, rows.Mixture):
+            description = self.source.describe(_list_specs(data))
+        else:
+            description = self.source.describe()
         fields["data"] = [
-            _drop_folders(fields["data"]),
-            self.source.describe(),
+            _drop_folders(data),
+            description,
             self.recipe.vocabulary.fingerprint(),
             self.kind,
         ]
@@ -447,7 +460,7 @@ class Batches:
         """Return what a checkpoint of a step stores, as JSON. `resume` reads it."""
         first_example = self.find_first_example(step)
         return {
-            "data": self.recipe.data,
+            "data": data_spec.describe_without_queries(self.recipe.data),
             "told": self._describe_recipe(),
             "fingerprint": self.fingerprint(),
             "seed": self.recipe.seed,
@@ -480,12 +493,13 @@ class Batches:
                 value=self.recipe.seed,
             )
         change = self._find_change(state)
-        if state["fingerprint"] != self.fingerprint():
-            check_same_recipe(state, self._describe_recipe(), self.recipe.data)
+        data = data_spec.describe_without_queries(self.recipe.data)
+        if not self._has_fingerprint_of(state):
+            check_same_recipe(state, self._describe_recipe(), data)
         if change and read_setting(os.environ, CHANGED_DATA_VARIABLE) != "accept":
             raise _describe_difference(
-                f"{change} ({state['data']})",
-                self.recipe.data,
+                f"{change} ({data_spec.describe_without_queries(state['data'])})",
+                data,
                 f"; if you changed it on purpose, continue with {CHANGED_DATA_VARIABLE}=accept",
             )
 
@@ -500,9 +514,22 @@ class Batches:
         changed_file = file_fingerprints.find_change(state.get("contents"), self.contents)
         if changed_file:
             return f"other content in {changed_file}"
-        if state["fingerprint"] == self.fingerprint():
+        if self._has_fingerprint_of(state):
             return None
         return "other files, or the files have changed"
+
+    def _has_fingerprint_of(self, state: Mapping[str, Any]) -> bool:
+        """Return whether the rows have the fingerprint in a state of `make_state`.
+
+        Earlier versions stored the data with the queries of web addresses, and the fingerprint of a
+        mixture was made from them. Such a fingerprint is made again from the stored data.
+        """
+        if state["fingerprint"] == self.fingerprint():
+            return True
+        now, before = data_spec.describe_without_queries(self.recipe.data), state["data"]
+        if before == now or data_spec.describe_without_queries(before) != now:
+            return False
+        return bool(state["fingerprint"] == self._make_fingerprint(before))
 
     @functools.cached_property
     def contents(self) -> dict[str, Any]:

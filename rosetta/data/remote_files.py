@@ -5,8 +5,10 @@ fsspec knows are read with fsspec and its package for that scheme.
 
 A copy is `downloads/ADDRESS/VERSION/NAME`, with hashes of the address and of what the server says
 of the version of the file. A file that has changed at its address is copied again, and a run that
-reads the earlier copy keeps it. If the server does not answer, the last copy is used, and a line
-says so. This module needs the standard library alone until an address of another scheme is read.
+reads the earlier copy keeps it. If the server says nothing of the version, each process copies the
+file, and the version is a hash of the content. If the server does not answer, the last copy is
+used, and a line says so; which files a pattern matches is not known then. This module needs the
+standard library alone until an address of another scheme is read.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ import http.client
 import importlib
 import os
 import shutil
+import ssl
+import string
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -27,10 +31,12 @@ from typing import TYPE_CHECKING, Any
 from rosetta.core import atomic_files, file_lock, home_folder, log, path_checks
 from rosetta.core.errors import (
     DENIED,
+    INVALID,
     MISSING,
     TOO_BIG,
     UNKNOWN,
     UNREACHABLE,
+    UNSUPPORTED,
     UserError,
 )
 from rosetta.core.value_parsing import split_scheme
@@ -44,13 +50,24 @@ TIMEOUT_SECONDS = 30
 _ATTEMPTS = 3
 _BLOCK_BYTES = 1 << 20
 _ANNOUNCED_BYTES = 1 << 24
+_HASH_DIGITS = 24  # of the name of a folder of copies
 _WEB_SCHEMES = ("https://", "http://")
 # Scheme -> the package with which fsspec reads it.
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "hdfs": "pyarrow", "abfs": "adlfs"}
 _DENIED_STATUSES, _MISSING_STATUSES = (401, 403, 407), (404, 410)
 _RETRY = "check the address and the network; proxies are those of HTTPS_PROXY"
 # What says that no connection came about, or that it broke.
-_NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError)
+_NETWORK_ERRORS = (
+    urllib.error.URLError,
+    http.client.HTTPException,
+    ssl.SSLError,
+    TimeoutError,
+    ConnectionError,
+)
+_VERSION_HEADERS = ("ETag", "Last-Modified", "Content-Length")
+_NEW_FOLDER = "new"  # of a copy whose version is not known before its content
+_NAME_BYTES = 200  # A name of a copy has at most so many bytes.
+_END_BYTES = 40  # A name that is cut keeps so many bytes at its end, with the suffixes.
 
 
 def describe_address(address: str) -> str:
@@ -82,18 +99,17 @@ def _fetch_from_web(address: str, where: str) -> str | None:
     """Return the path of the copy of a file of a web server; None if there is no such file."""
     path_checks.check_certificates()
     shown = describe_address(address)
-    request = urllib.request.Request(address, headers={"User-Agent": "rosetta"})  # noqa: S310 (the scheme was checked)
+    request = _make_request(address, where)
     copies = _find_copies_folder(address)
 
     def copy_once() -> str:
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:  # noqa: S310
-            headers = response.headers
-            facts = [headers.get(name) for name in ("ETag", "Last-Modified", "Content-Length")]
+            facts = [response.headers.get(name) for name in _VERSION_HEADERS]
+            if not any(facts):
+                return str(_copy_without_version(copies, address, response.read))
             path = copies / _hash_text(repr(facts)) / _find_name(address)
-            if path.exists():
-                return str(path)
-            length = int(facts[2]) if facts[2] else None
-            _write_copy(path, shown, length, response.read)
+            if not path.exists():
+                _write_copy(path, shown, response.length, response.read)
             return str(path)
 
     for attempt in range(_ATTEMPTS):
@@ -117,6 +133,55 @@ def _fetch_from_web(address: str, where: str) -> str | None:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
         log.debug(f"data: attempt {attempt + 1} to read {shown}: {reason}")
     return _use_last_copy(address, where, reason)
+
+
+def _make_request(address: str, where: str) -> urllib.request.Request:
+    """Return the request for a file of a web server.
+
+    Raises:
+        UserError: The address is not a valid one.
+    """
+    try:
+        parts = urllib.parse.urlsplit(address)
+        if not parts.hostname or not parts.hostname.isascii():
+            raise ValueError("its host is missing, or is not ASCII")
+        _ = parts.port  # ValueError if it is not a port
+        address.encode()
+    except ValueError as error:
+        raise UserError(
+            f"not a valid address: {_first_line(error)}",
+            where,
+            "write https://HOST/PATH",
+            kind=INVALID,
+            value=describe_address(address),
+        ) from None
+    quoted = urllib.parse.quote(address, safe=string.punctuation)
+    return urllib.request.Request(quoted, headers={"User-Agent": "rosetta"})  # noqa: S310 (the scheme was checked)
+
+
+def _copy_without_version(copies: Path, address: str, read: Callable[[int], bytes]) -> Path:
+    """Copy a file whose server does not say a version: the version is a hash of its content.
+
+    Args:
+        copies: The folder of the copies of the file.
+        address: Where the file comes from.
+        read: See _write_copy.
+
+    Returns:
+        The path of the copy; an earlier one if the content is the same.
+    """
+    name = _find_name(address)
+    new = copies / _NEW_FOLDER / name
+    _write_copy(new, describe_address(address), None, read)
+    with new.open("rb") as file:
+        version = hashlib.file_digest(file, "sha256").hexdigest()[:_HASH_DIGITS]
+    path = copies / version / name
+    if path.exists():
+        new.unlink()
+    else:
+        path.parent.mkdir(exist_ok=True)
+        new.replace(path)
+    return path
 
 
 def _fetch_with_fsspec(pattern: str, where: str) -> dict[str, str]:
@@ -144,7 +209,8 @@ def _open_file_system(protocol: str, where: str) -> Any:
     """Return fsspec's file system of a scheme.
 
     Raises:
-        UserError: fsspec or its package for the scheme is missing, or fsspec does not know it.
+        UserError: fsspec or its package for the scheme is missing, or fsspec does not know the
+            scheme or needs more than the address.
     """
     package = "fsspec"
     try:
@@ -159,14 +225,13 @@ def _open_file_system(protocol: str, where: str) -> Any:
             kind=MISSING,
             value=package,
         ) from None
-    except ValueError:
-        raise UserError(
-            f"{protocol}:// is not a known scheme",
-            where,
-            "name a path, or an address of https://, gs:// or s3://",
-            kind=UNKNOWN,
-            value=f"{protocol}://",
-        ) from None
+    except Exception as error:  # noqa: BLE001 (each package of fsspec has its own kinds)
+        remedy = "name a path, or an address of https://, gs:// or s3://"
+        if protocol not in fsspec.available_protocols():
+            what, kind = f"{protocol}:// is not a known scheme", UNKNOWN
+        else:
+            what, kind = f"{protocol}:// cannot be opened: {_first_line(error)}", UNSUPPORTED
+        raise UserError(what, where, remedy, kind=kind, value=f"{protocol}://") from None
     return file_system
 
 
@@ -182,7 +247,10 @@ def _list_addresses(file_system: Any, scheme: str, pattern: str) -> tuple[str, .
 
 
 def _is_file(file_system: Any, path: str) -> bool:
-    """Return whether a path is a file. fsspec's own function takes no answer for no file."""
+    """Return whether a path is a file.
+
+    fsspec's own `isfile` returns False if the server does not answer, so it is not used.
+    """
     try:
         return bool(file_system.info(path)["type"] == "file")
     except FileNotFoundError:
@@ -272,14 +340,27 @@ def _find_copies_folder(address: str) -> Path:
 
 
 def _find_name(address: str) -> str:
-    """Return the base name of the file that an address names."""
-    path = urllib.parse.unquote(urllib.parse.urlsplit(address).path)
-    return os.path.basename(path.rstrip("/")) or "data"
+    """Return the name of the copy of the file that an address names.
+
+    The name is that of the file, cut in front of its suffixes if it is too long, or "data".
+    """
+    if address.startswith(_WEB_SCHEMES):
+        path = urllib.parse.unquote(urllib.parse.urlsplit(address).path)
+    else:
+        path = split_scheme(address)[1]
+    name = os.path.basename(path.rstrip("/"))
+    if name in ("", ".", "..") or "\0" in name:
+        return "data"
+    content = name.encode("utf-8", "surrogateescape")
+    if len(content) > _NAME_BYTES:
+        content = content[: _NAME_BYTES - _END_BYTES] + content[-_END_BYTES:]
+        name = content.decode(errors="ignore")
+    return name
 
 
 def _hash_text(text: str) -> str:
-    """Return 24 hex digits that stand for a text."""
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
+    """Return hex digits that stand for a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:_HASH_DIGITS]
 
 
 def _first_line(error: BaseException) -> str:

@@ -456,7 +456,7 @@ class Mixture:
 
     Attributes:
         sources: The sources.
-        names: Their specs.
+        names: Their specs, without the queries of web addresses.
         seed: The seed of the order.
         counts: The number of examples of each source in a block.
         bounds: The cumulative sum of `counts`.
@@ -522,11 +522,17 @@ class Mixture:
                 arrays[field.name][positions] = part
         return Rows(**arrays)
 
-    def describe(self) -> str:
-        """Return the share, the spec and the description of each source."""
+    def describe(self, names: Sequence[str] | None = None) -> str:
+        """Return the share, the name and the description of each source.
+
+        Args:
+            names: Other names than those of the mixture.
+        """
         return "; ".join(
             f"{count}x {name} {source.describe()}"
-            for count, name, source in zip(self.counts, self.names, self.sources, strict=True)
+            for count, name, source in zip(
+                self.counts, names or self.names, self.sources, strict=True
+            )
         )
 
 

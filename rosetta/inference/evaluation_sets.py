@@ -207,6 +207,8 @@ def _read_own_set(name: str, data: str) -> QuestionSet:
     try:
         with open(data, "rb") as file:
             for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
                 try:
                     question, kind = parse_question(json_lines.parse_object(line))
                 except RecordFault as fault:

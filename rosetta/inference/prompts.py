@@ -41,7 +41,7 @@ def read_prompts(words: Sequence[str], file: str | None) -> list[Prompt]:
     Args:
       words: The prompts themselves.
       file: A file with a prompt on each line, or with JSON lines if its name ends in .jsonl; "-"
-        for standard input.
+        for standard input. A blank line is an empty prompt, and is skipped among JSON lines.
 
     Raises:
       UserError: There are no prompts, prompts come from both places, or the file cannot be read.
@@ -64,12 +64,16 @@ def read_prompts(words: Sequence[str], file: str | None) -> list[Prompt]:
         )
     where = "standard input" if file == STANDARD_INPUT else file
     lines = _read_bytes(file).splitlines()
-    if not lines:
+    numbered_lines = list(enumerate(lines, 1))
+    is_json = file.endswith(".jsonl")
+    if is_json:
+        numbered_lines = [(number, line) for number, line in numbered_lines if line.strip()]
+    if not numbered_lines:
         raise UserError("there is no prompt", where, "put a prompt on each line", kind=MISSING)
-    if file.endswith(".jsonl"):
-        return [_parse_record(line, i, f"{where}:{i}") for i, line in enumerate(lines, 1)]
+    if is_json:
+        return [_parse_record(line, i, f"{where}:{i}") for i, line in numbered_lines]
     try:
-        return [Prompt(i, line.decode("utf-8"), f"{where}:{i}") for i, line in enumerate(lines, 1)]
+        return [Prompt(i, line.decode("utf-8"), f"{where}:{i}") for i, line in numbered_lines]
     except UnicodeDecodeError as error:
         raise UserError(
             f"not UTF-8 text ({error.reason})", where, "convert it with iconv", kind=INVALID

@@ -20,6 +20,7 @@ class FileServer:
       address: Its address, without a slash at the end.
       files: Path, with the slash at its beginning -> content.
       etags: Path -> the version that the server says; default: one that follows from the content.
+      unversioned: Whether answers lack ETag, Last-Modified and Content-Length.
       statuses: Path -> a status to answer with instead of the file.
       cut: The bytes at the end of each file that are promised and do not come.
       cut_count: How many answers are cut.
@@ -29,6 +30,7 @@ class FileServer:
     address: str = ""
     files: dict[str, bytes] = dataclasses.field(default_factory=dict)
     etags: dict[str, str] = dataclasses.field(default_factory=dict)
+    unversioned: bool = False
     statuses: dict[str, int] = dataclasses.field(default_factory=dict)
     cut: int = 0
     cut_count: int = 0
@@ -47,8 +49,9 @@ def serve_files() -> Iterator[FileServer]:
             body = server.files.get(path, b"")
             status = server.statuses.get(path, 200 if path in server.files else 404)
             self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("ETag", server.etags.get(path, f'"{hash(body)}"'))
+            if not server.unversioned:
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("ETag", server.etags.get(path, f'"{hash(body)}"'))
             self.end_headers()
             if server.cut_count > 0:
                 server.cut_count -= 1

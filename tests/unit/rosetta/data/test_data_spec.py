@@ -106,3 +106,20 @@ def test_missing_empty_and_remote_files_are_refused(tmp_path: Path) -> None:
         data_spec.find_files(data_spec.parse_spec(f"text:{tmp_path}/empty.txt"))
     with errors.expect_user_error(errors.UNSUPPORTED, where="s3://bucket/a", remedy="aws s3 sync"):
         data_spec.find_files(data_spec.parse_spec("megatron:s3://bucket/a"))
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        ("text:https://h/a?sig=1,2,https://h/b?sig=3", "text:https://h/a,https://h/b"),
+        ("text:https://h/a?sig=1,/data/b?.txt", "text:https://h/a,/data/b?.txt"),
+        ("text:/data/a?.txt,https://h/b?sig=1", "text:/data/a?.txt,https://h/b"),
+        ("text:gs://b/a?.txt", "text:gs://b/a?.txt"),
+        ("tfds:squad#test", "tfds:squad#test"),
+        ("synthetic", "synthetic"),
+        ('{"text:/a?": 2, "csv:http://h/a?1": 1}', '{"text:/a?": 2.0, "csv:http://h/a": 1.0}'),
+    ],
+)
+def test_only_queries_of_web_addresses_are_left_out(data: str, shown: str) -> None:
+    assert data_spec.describe_without_queries(data) == shown
+    assert data_spec.describe_without_queries(shown) == shown

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import urllib.parse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +110,125 @@ def test_a_moved_file_is_the_same_data(server: file_server.FileServer, tmp_path:
     assert hashes[0] == hashes[1]
 
 
+def sign(data: str, signature: str) -> str:
+    """Return data whose addresses of .txt files have a signature."""
+    return data.replace(".txt", f".txt?signature={signature},part")
+
+
+def serve_mixture(server: file_server.FileServer) -> str:
+    """Serve two files of text, and return the mixture of them."""
+    texts = corpora.make_documents(100)
+    for number in range(2):
+        lines = "".join(f"{text}\n" for text in texts[number::2])
+        server.files[f"/{number}.txt"] = lines.encode()
+    return json.dumps({f"text:{server.address}/{number}.txt": number + 1 for number in range(2)})
+
+
+@pytest.mark.parametrize("is_mixture", [False, True])
+def test_signatures_are_not_stored_and_may_change(
+    server: file_server.FileServer, is_mixture: bool
+) -> None:
+    data = serve_mixture(server)
+    if not is_mixture:
+        data = next(iter(json.loads(data)))
+    first, second = (
+        pipeline.Batches(corpora.make_recipe(sign(data, signature)), 4)
+        for signature in ("secret1", "secret2")
+    )
+    state = json.loads(json.dumps(first.make_state(3)))
+    assert "secret" not in json.dumps(state)
+    assert "/0.txt" in state["data"]
+    assert second.resume(state, 3) is None
+    assert second.fingerprint() == pipeline.Batches(corpora.make_recipe(data), 4).fingerprint()
+
+
+def test_a_mixture_resumes_from_a_state_that_has_signatures(
+    server: file_server.FileServer,
+) -> None:
+    data = serve_mixture(server)
+    first = pipeline.Batches(corpora.make_recipe(sign(data, "secret1")), 4)
+    state = json.loads(json.dumps(first.make_state(3)))
+    # What earlier versions stored.
+    state["data"] = sign(data, "secret1")
+    state["fingerprint"] = first._make_fingerprint(state["data"])
+    assert state["fingerprint"] != first.fingerprint()
+    for signature in ("secret1", "secret2"):
+        batches = pipeline.Batches(corpora.make_recipe(sign(data, signature)), 4)
+        assert batches.resume(state, 3) is None
+    server.files["/2.txt"] = server.files["/1.txt"]
+    other = pipeline.Batches(corpora.make_recipe(sign(data, "secret1").replace("/1.", "/2.")), 4)
+    with errors.expect_user_error(errors.DIFFERS) as raised:
+        other.resume(state, 3)
+    assert "secret" not in raised.value.what + raised.value.where
+
+
+def test_sources_that_differ_in_their_queries_are_two(server: file_server.FileServer) -> None:
+    serve_mixture(server)
+    data = json.dumps({f"text:{server.address}/0.txt?part={number}": 1 for number in range(2)})
+    batches = pipeline.Batches(corpora.make_recipe(data), 4)
+    assert batches.resume(json.loads(json.dumps(batches.make_state(3))), 3) is None
+    state = batches.make_state(3)
+    with errors.expect_user_error(errors.DIFFERS):
+        pipeline.Batches(corpora.make_recipe(serve_mixture(server)), 4).resume(state, 3)
+
+
+def test_a_file_without_a_version_is_copied_again(server: file_server.FileServer) -> None:
+    server.unversioned = True
+    data = f"text:{server.address}/a.txt"
+    paths = []
+    for content in (b"one\n", b"one\n", b"two\n"):
+        server.files["/a.txt"] = content
+        forget_copies()
+        assert find_files(data) == [content]
+        paths += data_spec.find_files(data_spec.parse_spec(data))
+    assert paths[0] == paths[1]
+    assert Path(paths[0]).read_bytes() == b"one\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/\u00fc b.txt", "\u00fc b.txt"),
+        ("/a%00.txt", "data"),
+        ("/a/%2F..", "data"),
+        ("/..", "data"),
+        (f"/{'a' * 246}.jsonl.gz", f"{'a' * 191}.jsonl.gz"),
+    ],
+)
+def test_odd_names_are_copied(server: file_server.FileServer, path: str, name: str) -> None:
+    server.files[urllib.parse.quote(path, safe="/%")] = b"words\n"
+    (copy,) = data_spec.find_files(data_spec.parse_spec(f"text:{server.address}{path}"))
+    assert os.path.basename(copy) == name
+    assert Path(copy).read_bytes() == b"words\n"
+
+
+@pytest.mark.parametrize(
+    "address", ["https://[bad/x", "https:///x", "http://h\u00fc/a.txt", "http://h:port/a"]
+)
+def test_an_address_that_is_not_valid_is_refused(address: str) -> None:
+    with errors.expect_user_error(errors.INVALID, where="DATA=", value=address):
+        find_files(f"text:{address}")
+
+
+def test_the_name_of_an_object_is_not_that_of_an_address() -> None:
+    assert remote_files._find_name("s3://bucket/p#1%20.jsonl.gz") == "p#1%20.jsonl.gz"
+
+
+def test_paths_and_addresses_are_mixed(server: file_server.FileServer, tmp_path: Path) -> None:
+    (tmp_path / "b.txt").write_bytes(b"here\n")
+    for path in ("/a.txt", "/c,d.txt"):
+        server.files[path] = b"there\n"
+    # Object stores refuse a file that they do not have.
+    server.statuses["/c,d.txt,e.txt"] = server.statuses["/none.txt,c.txt"] = 403
+    data = f"text:{server.address}/a.txt?token=1,{tmp_path}/b.txt,{server.address}/c,d.txt"
+    assert sorted(find_files(data)) == [b"here\n", b"there\n", b"there\n"]
+    assert not any("b.txt" in request for request in server.requests)
+    with errors.expect_user_error(errors.MISSING, where="e.txt"):
+        find_files(f"text:{server.address}/c,d.txt,e.txt")
+    with errors.expect_user_error(errors.DENIED):
+        find_files(f"text:{server.address}/none.txt,c.txt")
+
+
 def test_the_last_copy_is_used_while_the_server_does_not_answer(
     server: file_server.FileServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -210,6 +330,25 @@ def test_a_missing_package_is_named(
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with errors.expect_user_error(errors.MISSING, value="fsspec", remedy="fsspec"):
         find_files(f"text:{address}")
+
+
+def test_a_scheme_that_needs_more_than_an_address_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class OneScheme:
+        """An fsspec with one scheme, which takes a host."""
+
+        @staticmethod
+        def filesystem(_protocol: str) -> None:
+            raise TypeError("missing 1 required positional argument: 'host'")
+
+        @staticmethod
+        def available_protocols() -> list[str]:
+            return ["ftp"]
+
+    monkeypatch.setitem(sys.modules, "fsspec", OneScheme())
+    with errors.expect_user_error(errors.UNSUPPORTED, value="ftp://", names="host"):
+        find_files("text:ftp://host/a.txt")
 
 
 def test_files_of_an_object_store_are_matched_and_copied(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ def test_records_of_ones_own(tmp_path: Path) -> None:
     assert (found.name, found.kind) == ("mine", evaluation_sets.CHOICE)
     assert [question.target for question in found.questions] == [" b", " a"]
     path = _write(tmp_path / "d.jsonl", {"prompt": "x", "answer": "y"})
+    with path.open("a") as file:
+        file.write("\n")
     assert evaluation_sets.read_set(f"mine={path}").kind == evaluation_sets.TEXT
 
 

@@ -33,8 +33,10 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
 
 def test_records_keep_their_ids(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
-    path.write_text('{"id": "q7", "prompt": "a"}\n{"inputs": "b"}\n{"text": "c", "idx": [1, 2]}\n')
-    assert _read([], str(path)) == [("q7", "a"), (2, "b"), ([1, 2], "c")]
+    path.write_text(
+        '{"id": "q7", "prompt": "a"}\n\n{"inputs": "b"}\n{"text": "c", "idx": [1, 2]}\n \n'
+    )
+    assert _read([], str(path)) == [("q7", "a"), (3, "b"), ([1, 2], "c")]
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +48,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "content", "kind", "where"),
     [
         ("empty.txt", b"", errors.MISSING, "empty.txt"),
+        ("blank.jsonl", b"\n\n", errors.MISSING, "blank.jsonl"),
         ("absent.txt", None, errors.MISSING, "absent.txt"),
         ("latin.txt", b"gr\xfcn\n", errors.INVALID, "latin.txt"),
         ("broken.jsonl", b'{"prompt": "a"}\n{\n', errors.INVALID, "broken.jsonl:2"),
