@@ -123,11 +123,11 @@ def _add_decoding_options(parser: argparse.ArgumentParser) -> None:
 
 def _parse_probability(text: str) -> float:
     """Return the value of --top-p; `Decoding.check` checks its range."""
+    from rosetta.inference import decoding
+
     number = parse_decimal(text)
     if number is None:
-        raise UserError(
-            f"{text!r} is not a valid probability", do="give a number above 0 and at most 1"
-        )
+        raise UserError(f"{text!r} is not a valid probability", do=decoding.PROBABILITY_REMEDY)
     return number
 
 
@@ -135,11 +135,11 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta pax generate`; return its result and the text to print."""
     from rosetta.inference import prompts
 
-    given = prompts.read_prompts(args.prompts, args.file)
+    prompt_list = prompts.read_prompts(args.prompts, args.file)
     _check_options(args)
     _make_decoding(args, (0,), _DEFAULT_TOKENS)  # before anything is loaded
     files, experiment = pax_model_options.open_experiment(args, "rosetta pax generate")
-    return _generate(args, given, files, experiment)
+    return _generate(args, prompt_list, files, experiment)
 
 
 def _check_options(args: argparse.Namespace) -> None:
@@ -183,7 +183,7 @@ def _make_decoding(args: argparse.Namespace, stop_ids: Sequence[int], max_tokens
 
 
 def _generate(
-    args: argparse.Namespace, given: Sequence[Prompt], files: Any, experiment: Any
+    args: argparse.Namespace, prompt_list: Sequence[Prompt], files: Any, experiment: Any
 ) -> tuple[dict[str, Any], str]:
     """Answer the prompts; return the result and the text to print."""
     from rosetta.inference import generation, model_files, pax_model, prompts
@@ -191,17 +191,17 @@ def _generate(
     vocab_size, length = experiment.VOCAB_SIZE, experiment.MAX_SEQ_LEN
     if args.ids:
         stops = generation.Stops()
-        tokens = [prompts.parse_ids(prompt, vocab_size) for prompt in given]
+        tokens = [prompts.parse_ids(prompt, vocab_size) for prompt in prompt_list]
         stop_ids = args.stop_id
     else:
         vocabulary = model_files.load_vocabulary(files, args.vocab, os.environ, vocab_size)
         stops = generation.Stops(vocabulary, tuple(args.stop))
         first = model_files.find_first_id(files, experiment, vocabulary)
         begin = [] if args.no_bos else [first]
-        encoded = vocabulary.encode([prompt.text for prompt in given])
+        encoded = vocabulary.encode([prompt.text for prompt in prompt_list])
         tokens = [[*begin, *ids.tolist()] for ids in encoded]
         stop_ids = args.stop_id or [vocabulary.eos]
-    for prompt, ids in zip(given, tokens, strict=True):
+    for prompt, ids in zip(prompt_list, tokens, strict=True):
         prompts.check_length(prompt, len(ids), args.max_tokens, length)
     room = length - max(map(len, tokens))
     decoding = _make_decoding(args, stop_ids, args.max_tokens or min(_DEFAULT_TOKENS, room))
@@ -219,23 +219,23 @@ def _generate(
                 "id": prompt.id,
                 "prompt": prompt.text,
                 "ids": ids,
-                "answers": [dataclasses.asdict(answer) for answer in own],
+                "answers": [dataclasses.asdict(answer) for answer in prompt_answers],
             }
-            for prompt, ids, own in zip(given, tokens, answers, strict=True)
+            for prompt, ids, prompt_answers in zip(prompt_list, tokens, answers, strict=True)
         ],
     }
-    return result, _render_text(given, answers)
+    return result, _render_text(prompt_list, answers)
 
 
-def _render_text(given: Sequence[Prompt], answers: Sequence[Sequence[Answer]]) -> str:
+def _render_text(prompt_list: Sequence[Prompt], answers: Sequence[Sequence[Answer]]) -> str:
     """Return the answers as text. If there are several, a line names the prompt of each."""
-    texts = [[_render_answer(answer) for answer in own] for own in answers]
+    texts = [[_render_answer(answer) for answer in prompt_answers] for prompt_answers in answers]
     if sum(map(len, texts)) == 1:
         return texts[0][0]
     blocks = []
-    for prompt, own in zip(given, texts, strict=True):
-        for number, text in enumerate(own, 1):
-            place = f"{prompt.id}.{number}" if len(own) > 1 else f"{prompt.id}"
+    for prompt, prompt_texts in zip(prompt_list, texts, strict=True):
+        for number, text in enumerate(prompt_texts, 1):
+            place = f"{prompt.id}.{number}" if len(prompt_texts) > 1 else f"{prompt.id}"
             head = prompt.text[:_HEAD] + ("..." if len(prompt.text) > _HEAD else "")
             blocks.append(f"--- {escape(f'{place}: {head}', keep='')}\n{text}")
     return "\n".join(blocks)

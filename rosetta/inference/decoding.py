@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UserError
 
+PROBABILITY_REMEDY = "give a number above 0 and at most 1"
+
 
 @dataclass(frozen=True)
 class Decoding:
@@ -41,7 +43,7 @@ class Decoding:
             raise UserError(
                 f"{self.top_p:g} is not a valid probability",
                 "--top-p",
-                "give a number above 0 and at most 1",
+                PROBABILITY_REMEDY,
                 kind=INVALID,
                 value=self.top_p,
             )

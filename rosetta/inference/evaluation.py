@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from rosetta.inference.evaluation_sets import MetricFunction, Question, QuestionSet
     from rosetta.inference.pax_model import PaxModel, Score
 
-_LENGTH_STEP = 16  # texts are padded to a multiple, so that few programs are compiled
-
 
 @dataclass(frozen=True)
 class Evaluator:
@@ -50,14 +48,14 @@ class Evaluator:
         scores = self._score_choices(questions)
         count = len(questions.questions)
         if questions.kind == evaluation_sets.LAST_WORD:
-            found = sum(score.likeliest for (score,) in scores)
+            correct = sum(score.likeliest for (score,) in scores)
             logprob = sum(score.logprob for (score,) in scores)
-            return {"accuracy": found / count, "perplexity": math.exp(-logprob / count)}
-        found = sum(
-            choose_likeliest(own) == question.answer
-            for own, question in zip(scores, questions.questions, strict=True)
+            return {"accuracy": correct / count, "perplexity": compute_perplexity(-logprob / count)}
+        correct = sum(
+            choose_likeliest(choice_scores) == question.answer
+            for choice_scores, question in zip(scores, questions.questions, strict=True)
         )
-        return {"accuracy": found / count}
+        return {"accuracy": correct / count}
 
     def _score_choices(self, questions: QuestionSet) -> list[list[Score]]:
         """Return the score of each choice of each question."""
@@ -92,17 +90,17 @@ class Evaluator:
         self, name: str, texts: Sequence[list[int]], begins: Sequence[int]
     ) -> list[Score]:
         """Return the scores of the ends of texts; `name` is shown as progress."""
-        length = -(-max(map(len, texts)) // _LENGTH_STEP) * _LENGTH_STEP
+        length = generation.choose_length(texts)
         batch = min(self.batch, len(texts))
         scores: list[Score] = []
         for first in range(0, len(texts), batch):
             log.show_progress(name, first, len(texts))
             rows, places = texts[first : first + batch], begins[first : first + batch]
             missing = batch - len(rows)
-            filled = self.model.score(
+            batch_scores = self.model.score(
                 [*rows, *[rows[-1]] * missing], [*places, *[places[-1]] * missing], length
             )
-            scores += filled[: len(rows)]
+            scores += batch_scores[: len(rows)]
         log.show_progress(name, len(texts), len(texts))
         return scores
 
@@ -134,8 +132,10 @@ class Evaluator:
                     value=len(prompts[-1]),
                 )
         stops = generation.Stops(self.vocabulary, ("\n",))
-        found = generation.generate_answers(self.model, prompts, decoding, stops, batch=self.batch)
-        answers = [(own[0].text or "").strip() for own in found]
+        generated = generation.generate_answers(
+            self.model, prompts, decoding, stops, batch=self.batch
+        )
+        answers = [(first.text or "").strip() for first, *_ in generated]
         targets = [question.target for question in questions.questions]
         if metric:
             return evaluation_sets.compute_metric(*metric, targets, answers)
@@ -143,6 +143,14 @@ class Evaluator:
             answer == target.strip() for answer, target in zip(answers, targets, strict=True)
         )
         return {"accuracy": same / len(answers)}
+
+
+def compute_perplexity(loss: float) -> float:
+    """Return the perplexity of a mean loss; infinity if it is too large for a number."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
 
 
 def choose_likeliest(scores: Sequence[Score]) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rosetta.inference.decoding import Decoding
     from rosetta.inference.pax_model import PaxModel
 
-_LENGTH_STEP = 16  # prompts are padded to a multiple, so that few programs are compiled
+_LENGTH_STEP = 16  # texts are padded to a multiple, so that few programs are compiled
 STOPPED, CUT = "stop", "length"  # why an answer ends
 
 
@@ -54,6 +54,11 @@ class Stops:
     texts: tuple[str, ...] = ()
 
 
+def choose_length(texts: Sequence[Sequence[int]]) -> int:
+    """Return the length in tokens to which texts are padded."""
+    return -(-max(map(len, texts)) // _LENGTH_STEP) * _LENGTH_STEP
+
+
 def generate_answers(
     model: PaxModel,
     prompts: Sequence[Sequence[int]],
@@ -74,16 +79,15 @@ def generate_answers(
         its prompt and on the prompt alone.
       batch: The prompts that are answered at the same time.
     """
-    longest = max(map(len, prompts))
-    length = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
+    length = choose_length(prompts)
     batch = min(batch, len(prompts))
     results: list[list[Answer]] = []
     for begin in range(0, len(prompts), batch):
         log.show_progress("generating", begin, len(prompts))
         rows = list(prompts[begin : begin + batch])
-        filled = rows + [rows[-1]] * (batch - len(rows))
+        padded_rows = rows + [rows[-1]] * (batch - len(rows))
         keys = make_keys(seed, begin, batch, decoding.samples)
-        answers = model.generate(filled, decoding, keys, length)
+        answers = model.generate(padded_rows, decoding, keys, length)
         for row, prompt in enumerate(rows):
             results.append(
                 [
@@ -140,9 +144,9 @@ def _make_answer(
     if stops.vocabulary is None:
         return answer
     text = decode_answer(stops.vocabulary, prompt, ids[:-1] if ended else ids)
-    found = [place for place in (text.find(stop) for stop in stops.texts) if place >= 0]
-    if found:
-        return dataclasses.replace(answer, text=text[: min(found)], end=STOPPED)
+    places = [text.find(stop) for stop in stops.texts if stop in text]
+    if places:
+        return dataclasses.replace(answer, text=text[: min(places)], end=STOPPED)
     return dataclasses.replace(answer, text=text)
 
 

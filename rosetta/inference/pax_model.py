@@ -199,12 +199,12 @@ class PaxModel:
         batch = _make_batch([text[:-1] for text in texts], length)
         labels = _make_batch([text[1:] for text in texts], length).ids
         with self._mesh:
-            found = jax.device_get(self._compute_logprobs(self._variables, batch, labels))
+            outputs = jax.device_get(self._compute_logprobs(self._variables, batch, labels))
         scores = []
         for row, (text, begin) in enumerate(zip(texts, begins, strict=True)):
             places = slice(begin - 1, len(text) - 1)
-            logprob = float(np.sum(found["logprobs"][row, places], dtype=np.float64))
-            scores.append(Score(logprob, bool(found["likeliest"][row, places].all())))
+            logprob = float(np.sum(outputs["logprobs"][row, places], dtype=np.float64))
+            scores.append(Score(logprob, bool(outputs["likeliest"][row, places].all())))
         return scores
 
     @functools.cached_property

@@ -148,7 +148,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         """Turn the texts and lists of a command line into the values that Praxis takes.
 
         Raises:
-          UserError: A name is not the one of an activation or a policy.
+          UserError: ACTIVATION_CLS or CHECKPOINT_POLICY is not a known name.
         """
         for name in ("ICI_MESH_SHAPE", "DCN_MESH_SHAPE"):
             setattr(self, name, list(getattr(self, name) or (1, 1, 1)))
@@ -162,7 +162,8 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
             name = parse_choice("ACTIVATION_CLS", self.ACTIVATION_CLS, list(classes))
             self.ACTIVATION_CLS = classes[name]
         policies = {policy.value: policy for policy in layers.AutodiffCheckpointType}
-        # Praxis has no such policy. Without fused attention, it is the same as this one.
+        # Praxis does not have SAVE_DOT_AND_ATTENTION. Without fused attention, it keeps what
+        # SAVE_DOT_WITH_NO_BATCH_DIM keeps.
         policies[SAVE_DOT_AND_ATTENTION] = layers.AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM
         policy_name = getattr(self.CHECKPOINT_POLICY, "value", self.CHECKPOINT_POLICY)
         policy_name = parse_choice("CHECKPOINT_POLICY", policy_name, list(policies))
@@ -240,7 +241,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         )
 
     def describe_model(self) -> model_record.ModelRecord:
-        """Return what a checkpoint of this experiment does not have of its model."""
+        """Return what is needed to build the model, and is not in a checkpoint."""
         kind = type(self)
         vocabulary, bos = None, None
         if hasattr(self, "resolve_train_data"):

@@ -35,7 +35,7 @@ _NOT_OF_MODEL = frozenset(
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """What a checkpoint does not have of its model.
+    """What is needed to build the model of a checkpoint, and is not in the checkpoint.
 
     Attributes:
       experiment: The full name of the experiment's class.

@@ -187,3 +187,8 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["pax", "eval", "--list", "--json"]) == 0
     sets: list[Any] = json.loads(capsys.readouterr().out)["result"]["sets"]
     assert {"lambada", "boolq", "squad", "glue", "super_glue"} <= {item["name"] for item in sets}
+
+
+def test_the_perplexity_of_a_diverged_model_is_infinite() -> None:
+    assert evaluation.compute_perplexity(1000.0) == math.inf
+    assert evaluation.compute_perplexity(0.0) == 1.0
