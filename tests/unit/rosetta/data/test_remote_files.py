@@ -175,7 +175,7 @@ def test_sources_that_differ_in_their_queries_are_two(server: file_server.FileSe
 def test_a_file_without_a_version_is_copied_again(server: file_server.FileServer) -> None:
     server.unversioned = True
     data = f"text:{server.address}/a.txt"
-    paths = []
+    paths: list[str] = []
     for content in (b"one\n", b"one\n", b"two\n"):
         server.files["/a.txt"] = content
         forget_copies()
