@@ -21,6 +21,7 @@ RENAMING = {
     "rosetta/convert/output_folder.py": {"_move_into_place"},
     "rosetta/convert/t5x_checkpoint.py": {"close"},
     "rosetta/core/atomic_files.py": {"replace_file"},
+    "rosetta/data/remote_files.py": {"_copy_without_version"},
     "rosetta/data/text_stores.py": {"_make_store"},
     "rosetta/selftest/training.py": {"_hide_event_files", "train_and_resume"},
 }

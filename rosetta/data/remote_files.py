@@ -180,6 +180,7 @@ def _copy_without_version(copies: Path, address: str, read: Callable[[int], byte
         new.unlink()
     else:
         path.parent.mkdir(exist_ok=True)
+        # The file is complete: replace_file gave it its first name, before its content was known.
         new.replace(path)
     return path
 
