@@ -20,7 +20,6 @@ from rosetta.core import transformer_engine
 from rosetta.core.errors import CONFLICT, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_choice, read_truth_value
 from rosetta.core.variables import choices
-from rosetta.nn import remat
 from rosetta.pax.run import experiment_checks, stored_checkpoint
 
 
@@ -193,6 +192,8 @@ class Switches:
         if chosen.attention != "xla":
             self._set_attention(task.model, stack, chosen.attention)
             if self.keeps_attention:
+                from rosetta.nn import remat  # not for the JAX of pax-1.4
+
                 stacked = task.model.lm_tpl.stacked_transformer_tpl
                 stacked.checkpoint_policy = remat.keep_products_and_attention
         if chosen.rank:
