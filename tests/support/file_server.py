@@ -64,7 +64,7 @@ def serve_files() -> Iterator[FileServer]:
 
     listening = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.address = f"http://127.0.0.1:{listening.server_port}"
-    thread = threading.Thread(target=listening.serve_forever)
+    thread = threading.Thread(target=listening.serve_forever, daemon=True)
     thread.start()
     try:
         yield server
