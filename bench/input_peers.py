@@ -319,11 +319,11 @@ def measure(folder: Path, sources: dict[str, str], rounds: int) -> dict[str, flo
     connections: dict[str, Connection] = {}
     seconds: dict[str, list[float]] = {}
     for name, open_batches in list_pipelines(folder, sources).items():
-        ours, theirs = context.Pipe()
-        context.Process(target=_serve_batches, args=(open_batches, theirs), daemon=True).start()
-        ours.send(1)
-        seconds[name] = [ours.recv()]
-        connections[name] = ours
+        parent_end, child_end = context.Pipe()
+        context.Process(target=_serve_batches, args=(open_batches, child_end), daemon=True).start()
+        parent_end.send(1)
+        seconds[name] = [parent_end.recv()]
+        connections[name] = parent_end
         print(f"ready: {name}", file=sys.stderr)
     for turn in range(WARM_TURNS + rounds):
         print(f"turn {turn + 1} of {WARM_TURNS + rounds}", file=sys.stderr)

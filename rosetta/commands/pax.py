@@ -64,8 +64,8 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.launch import execution, pax_trainer
 
     if args.what in _OWN_COMMANDS:
-        found: tuple[dict[str, Any], str] = _OWN_COMMANDS[args.what].run(args)
-        return found
+        outcome: tuple[dict[str, Any], str] = _OWN_COMMANDS[args.what].run(args)
+        return outcome
 
     command = f"pax {args.what}"
     misspellings.warn_of_unknown_variables(os.environ, f"rosetta {command}", command)
