@@ -183,8 +183,7 @@ def _wait_for_all(
         received = signal.sigtimedwait(watched, min(left, 3600.0))
         if received is not None and received.si_signo != signal.SIGCHLD:
             _send_signal(running, signal.Signals(received.si_signo))
-        for process, ended in _reap_ended(running):
-            rank = running.pop(process)
+        for rank, ended in _reap_ended(running):
             code = os.waitstatus_to_exitcode(ended)
             code = code if code >= 0 else 128 - code
             if (
@@ -204,10 +203,16 @@ def _wait_for_all(
     return status
 
 
-def _reap_ended(running: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Return the process id and the wait status of each process that has ended."""
+def _reap_ended(running: dict[int, int]) -> list[tuple[int, int]]:
+    """Take the processes that have ended out of `running`.
+
+    All are taken out at once, because the id of a reaped process may belong to another one.
+
+    Returns:
+      The number on the node and the wait status of each process that has ended.
+    """
     states = [os.waitpid(process, os.WNOHANG) for process in running]
-    return [state for state in states if state[0]]
+    return [(running.pop(process), status) for process, status in states if process]
 
 
 def _send_signal(running: Mapping[int, int], number: signal.Signals) -> None:

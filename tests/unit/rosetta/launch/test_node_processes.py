@@ -5,11 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rosetta.core import process_identity
 from rosetta.launch import node_processes
 from rosetta.launch.node_processes import ProcessLayout
 from tests.support import errors
@@ -158,6 +160,28 @@ def test_one_that_fails_ends_the_others_and_gives_the_status(
     assert [line.partition(":")[2].partition(":")[0] for line in before] == [
         " process 1 was killed (status 137)"
     ] * (status == 137)
+
+
+def test_processes_that_fail_together_give_the_status(tmp_path: Path) -> None:
+    """A process that was reaped together with the first that failed must get no signal."""
+    program = "say(os.getpid())\nwhile not os.path.exists('go'): time.sleep(0.02)\nsys.exit(7)"
+    started = spawn(tmp_path, program)
+    files = [tmp_path / "0", tmp_path / "1"]
+    wait_until(lambda: all(file.exists() and file.read_text().endswith("\n") for file in files))
+    started.send_signal(signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    process_ids = [int(file.read_text()) for file in files]
+    wait_until(lambda: all(process_identity.is_zombie(process) for process in process_ids))
+    started.send_signal(signal.SIGCONT)
+    _, messages = started.communicate(timeout=60)
+    assert started.returncode == 7, messages
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_one_that_does_not_end_itself_is_killed(tmp_path: Path) -> None:
