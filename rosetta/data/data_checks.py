@@ -97,7 +97,8 @@ def check_data(
     from rosetta.data import data_spec, objectives, pipeline, task_records, vocabularies
 
     path_checks.check_certificates()
-    check_lengths(lengths)
+    is_labelled = objective in data_spec.LABEL_OBJECTIVES
+    check_lengths({"inputs": lengths["inputs"]} if is_labelled else lengths)
     vocabulary = vocabularies.load_vocabulary(
         vocab, extra_ids, causal=objective in data_spec.CAUSAL_OBJECTIVES
     )

@@ -47,8 +47,19 @@ PAIR_FIELDS = ("inputs", "targets")
 # prompt, and no end token is added. "Pair" objectives read records with inputs and targets.
 ANSWER_OBJECTIVES = ("lambada", "boolq")
 CAUSAL_OBJECTIVES = ("lm", *ANSWER_OBJECTIVES)  # for models that only have a decoder
-PAIR_OBJECTIVES = ("mnli", "squad", "text_to_text", *ANSWER_OBJECTIVES)
-OBJECTIVES = ("span_corruption", "prefix_lm", "lm", *PAIR_OBJECTIVES)
+# Objectives of encoders: masked language modelling, and records with a label.
+MASKED_OBJECTIVES = (
+    "mlm",
+    "mlm_nsp",
+    "mlm_sop",
+    "mlm_whole_word",
+    "mlm_whole_word_nsp",
+    "mlm_whole_word_sop",
+)
+LABEL_OBJECTIVES = ("classification", "regression")
+ENCODER_OBJECTIVES = (*MASKED_OBJECTIVES, *LABEL_OBJECTIVES)
+PAIR_OBJECTIVES = ("mnli", "squad", "text_to_text", *LABEL_OBJECTIVES, *ANSWER_OBJECTIVES)
+OBJECTIVES = ("span_corruption", "prefix_lm", "lm", *MASKED_OBJECTIVES, *PAIR_OBJECTIVES)
 _MIXTURE_EXAMPLE = '{"text:a.txt": 0.7, "jsonl:b.jsonl": 0.3}'
 
 

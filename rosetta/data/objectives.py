@@ -19,8 +19,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rosetta.core.errors import INVALID, MISSING, UNKNOWN, UserError
-from rosetta.data import Array, shuffling, vocabularies
-from rosetta.data.data_spec import ANSWER_OBJECTIVES, OBJECTIVES, PAIR_OBJECTIVES
+from rosetta.data import Array, masking_tokens, shuffling, vocabularies
+from rosetta.data.data_spec import (
+    ANSWER_OBJECTIVES,
+    CAUSAL_OBJECTIVES,
+    ENCODER_OBJECTIVES,
+    LABEL_OBJECTIVES,
+    MASKED_OBJECTIVES,
+    OBJECTIVES,
+    PAIR_OBJECTIVES,
+)
+from rosetta.data.masked_rows import MaskedRows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,7 +67,20 @@ class Objective:
     @property
     def adds_end_tokens(self) -> bool:
         """Whether an end token follows the inputs and the targets of a record."""
-        return self.name not in ANSWER_OBJECTIVES
+        return self.name not in (*ANSWER_OBJECTIVES, *LABEL_OBJECTIVES)
+
+    @functools.cached_property
+    def masked_rows(self) -> MaskedRows | None:
+        """How rows of masked language modelling are made; None for another objective."""
+        if self.name not in MASKED_OBJECTIVES:
+            return None
+        pairs = next((kind for kind in ("nsp", "sop") if self.name.endswith(kind)), "")
+        return MaskedRows(self.inputs, "whole_word" in self.name, pairs, self.noise_density)
+
+    @property
+    def needs_other_windows(self) -> bool:
+        """Whether a row is made of a window and of another one from elsewhere."""
+        return self.masked_rows is not None and self.masked_rows.pairs == "nsp"
 
     @property
     def document_ends(self) -> bool:
@@ -68,6 +90,8 @@ class Objective:
     @property
     def window_length(self) -> int:
         """The number of tokens of running text from which a row is made."""
+        if self.masked_rows:
+            return self.masked_rows.window_length
         if self.name == "span_corruption":
             return find_window_length(self.inputs, self.noise_density, self.mean_noise_span_length)
         return self.inputs - 1 if self.name == "prefix_lm" else self.targets
@@ -78,6 +102,11 @@ class Objective:
         Raises:
             UserError: The targets are too short, or the vocabulary has too few sentinels.
         """
+        if self.name in ENCODER_OBJECTIVES:
+            masking_tokens.find_masking_tokens(vocabulary)
+            return
+        if self.name not in CAUSAL_OBJECTIVES:
+            vocabularies.check_not_masked(vocabulary, self.name)
         if self.name != "span_corruption":
             return
         noise, spans = _count_noise(
@@ -180,6 +209,8 @@ def make_objective(
             "give a density between 0 and 1, and a span length of at least 1",
             kind=INVALID,
         )
+    if name in ENCODER_OBJECTIVES and "inputs" in lengths:
+        lengths = {**lengths, "targets": 1 if name in LABEL_OBJECTIVES else lengths["inputs"]}
     needed = ("targets",) if name == "lm" else ("inputs", "targets")
     missing = [key for key in needed if key not in lengths]
     if missing:

@@ -24,6 +24,7 @@ from rosetta.data import (
     data_spec,
     documents,
     file_fingerprints,
+    labelled_records,
     megatron_files,
     objectives,
     remote_files,
@@ -85,6 +86,8 @@ class Recipe:
         text_field: The field of JSON lines, Examples and Hugging Face records that has the text.
         mean_noise_span_length: The mean length of masked spans, for span corruption.
         noise_density: The share of masked tokens, for span corruption.
+        labels: The names of the classes, for classification. It is not part of the fingerprint of
+            a recipe without classes.
     """
 
     data: str
@@ -100,6 +103,7 @@ class Recipe:
     text_field: str = "text"
     mean_noise_span_length: float = 3.0
     noise_density: float = 0.15
+    labels: tuple[str, ...] = ()
 
     @property
     def sized_objective(self) -> Objective:
@@ -137,6 +141,7 @@ def check_source(
     if spec.kind in ("task", "synthetic"):
         return
     objective.check_fits(vocabulary)
+    _check_other_windows(spec, objective)
     if spec.kind not in data_spec.TOKEN_KINDS and vocabulary.name.startswith("ids:"):
         raise UserError(
             "a vocabulary without text cannot tokenise this data",
@@ -167,6 +172,18 @@ def check_source(
         saved_datasets.find_files(spec, split)
     elif spec.kind == "hf":
         documents.open_hugging_face(spec, split)
+
+
+def _check_other_windows(spec: Spec, objective: Objective) -> None:
+    """Raise UserError if an objective takes text from anywhere, and the source is a stream."""
+    if objective.needs_other_windows and spec.kind == "hf" and not saved_datasets.is_saved(spec):
+        raise UserError(
+            f"{objective.name} takes texts from anywhere in the data, and a stream has none",
+            f"DATA={spec}",
+            "use the objective with sop instead, or save the data set to a folder",
+            kind=UNSUPPORTED,
+            value=objective.name,
+        )
 
 
 def _check_files(spec: Spec) -> None:
@@ -263,7 +280,16 @@ def _open_pairs(spec: Spec, recipe: Recipe) -> rows.Pairs:
                 spec, objective.name, recipe.split, field=recipe.text_field
             )
         ]
-        pairs = task_records.EncodedPairs(texts, recipe.vocabulary)
+        if objective.name in data_spec.LABEL_OBJECTIVES:
+            tokens = [
+                labelled_records.encode_label(label, recipe.labels, objective.name, str(spec))
+                for _, label in texts
+            ]
+            pairs = labelled_records.EncodedLabels(
+                [text for text, _ in texts], tokens, recipe.vocabulary, objective.inputs
+            )
+        else:
+            pairs = task_records.EncodedPairs(texts, recipe.vocabulary)
     return rows.Pairs(
         pairs,
         objective,
@@ -317,7 +343,8 @@ class Batches:
         batch: The number of rows of a global batch.
         shard: The number of this host. Its rows are one contiguous part of the batch.
         shards: The number of hosts.
-        kind: The kind of features: seqio_features.ENCODER_DECODER or DECODER, or "causal".
+        kind: The kind of features: seqio_features.ENCODER_DECODER, DECODER or ENCODER, or
+            "causal".
         origin: The step and the example from which later ones are counted.
         source: The rows.
 
@@ -417,6 +444,8 @@ class Batches:
 
     def make_features(self, source_rows: rows.Rows) -> dict[str, Array]:
         """Return the features that a model reads: feature -> [n, length]."""
+        if self.kind == seqio_features.ENCODER:
+            return seqio_features.make_encoder_features(source_rows)
         if self.kind == seqio_features.ENCODER_DECODER:
             return seqio_features.make_encoder_decoder_features(source_rows, pack=self.recipe.pack)
         return seqio_features.make_decoder_features(source_rows, pack=self.recipe.pack)
@@ -430,6 +459,8 @@ class Batches:
         """Return the fingerprint of the rows under the names that the data has in a line."""
         fields = dataclasses.asdict(self.recipe)
         del fields["vocab"]
+        if not fields["labels"]:
+            del fields["labels"]
         if isinstance(self.source, rows.Mixture):
             description = self.source.describe(_list_specs(data))
         else:

@@ -32,6 +32,7 @@ MIN_SAMPLE_SIZE = 4096  # in units of the corpus
 
 # The first words of the keys that are derived from a seed, one for each use. (1 and 7 to 8 are in
 # shuffling and streaming.)
+_OTHER_WINDOW = 2  # is added to a row's key
 _ROW_KEY, _SYNTHETIC_KEY, _OFFSET_KEY, _PACKING_KEY, _MIXTURE_KEY = 2, 3, 4, 5, 6
 
 
@@ -74,6 +75,7 @@ def make_rows_from_windows(
     keys: Array,
     objective: Objective,
     vocabulary: vocabularies.Vocabulary,
+    other_windows: Sequence[Array] | Array | None = None,
 ) -> Rows:
     """Return the rows that an objective makes from windows of tokens.
 
@@ -82,8 +84,12 @@ def make_rows_from_windows(
         keys: uint64 [n], on which the random choices of each row depend.
         objective: The objective.
         vocabulary: The vocabulary.
+        other_windows: n windows from elsewhere, if the objective needs them.
     """
-    sides = objective.apply(windows, keys, vocabulary)
+    if objective.masked_rows:
+        sides = objective.masked_rows.apply(windows, keys, vocabulary, other_windows)
+    else:
+        sides = objective.apply(windows, keys, vocabulary)
     return make_unpacked_rows(*sides, vocabulary.filler)
 
 
@@ -260,13 +266,15 @@ class Windows:
         epochs, indices = shuffling.locate_examples(
             examples, self.count, self.seed, shuffle=self.shuffle
         )
+        return _make_rows(self, epochs, indices)
+
+    def read_windows(self, epochs: Array, indices: Array) -> list[Array]:
+        """Return the windows at indices of epochs, n int32 arrays."""
         texts = [
             self._read_texts(start, start + self.stretch)
             for start in _find_starts(self, self.stretch, epochs, indices).tolist()
         ]
-        windows = encode_windows(texts, self.objective, self.vocabulary)
-        keys = _derive_row_keys(self.seed, epochs, indices)
-        return make_rows_from_windows(windows, keys, self.objective, self.vocabulary)
+        return encode_windows(texts, self.objective, self.vocabulary)
 
     def _read_texts(self, start: int, stop: int) -> list[str]:
         """Return the texts of a stretch. If it extends past the end, the corpus begins again."""
@@ -279,6 +287,20 @@ class Windows:
     def describe(self) -> str:
         """Return the corpus and its stretch."""
         return f"{self.corpus.describe()} by {self.stretch}"
+
+
+def _make_rows(source: Windows | TokenWindows, epochs: Array, indices: Array) -> Rows:
+    """Return the rows at indices of epochs."""
+    keys = _derive_row_keys(source.seed, epochs, indices)
+    windows = source.read_windows(epochs, indices)
+    others = None
+    if source.objective.needs_other_windows:
+        # Any window of the epoch but the row's own and the one after it, if there are so many.
+        distances = shuffling.draw_integers(
+            shuffling.mix_words(keys + np.uint64(_OTHER_WINDOW)), max(source.count - 2, 1)
+        )
+        others = source.read_windows(epochs, (indices + 2 + distances) % source.count)
+    return make_rows_from_windows(windows, keys, source.objective, source.vocabulary, others)
 
 
 def _find_starts(
@@ -350,10 +372,12 @@ class TokenWindows:
         epochs, indices = shuffling.locate_examples(
             examples, self.count, self.seed, shuffle=self.shuffle
         )
+        return _make_rows(self, epochs, indices)
+
+    def read_windows(self, epochs: Array, indices: Array) -> Array:
+        """Return the windows at indices of epochs, int32 [n, length]."""
         starts = _find_starts(self, self.length, epochs, indices)
-        windows = self.tokens.read_windows(starts, self.length)
-        keys = _derive_row_keys(self.seed, epochs, indices)
-        return make_rows_from_windows(windows, keys, self.objective, self.vocabulary)
+        return self.tokens.read_windows(starts, self.length)
 
     def describe(self) -> str:
         """Return what the tokens say of themselves."""

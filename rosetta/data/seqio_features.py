@@ -12,7 +12,7 @@ import numpy as np
 from rosetta.data import Array, packing
 from rosetta.data.rows import Rows, make_unpacked_rows
 
-ENCODER_DECODER, DECODER = "encoder_decoder", "decoder"
+ENCODER_DECODER, DECODER, ENCODER = "encoder_decoder", "decoder", "encoder"
 
 
 def make_encoder_decoder_features(rows: Rows, *, pack: bool) -> dict[str, Array]:
@@ -34,6 +34,25 @@ def make_encoder_decoder_features(rows: Rows, *, pack: bool) -> dict[str, Array]
         features["encoder_positions"] = packing.compute_positions(rows.input_segments)
         features["decoder_positions"] = packing.compute_positions(rows.target_segments)
     return features
+
+
+def make_encoder_features(rows: Rows) -> dict[str, Array]:
+    """Return the features of an encoder, int32 [n, length].
+
+    The names are those that T5X's loss reads. In rows of masked language modelling, whose targets
+    are as long as the inputs, the first target is the label of a pair of texts, 0 for none. It
+    becomes a feature of its own, `sentence_labels` [n, 1].
+
+    Args:
+        rows: The rows.
+    """
+    features = {"encoder_input_tokens": rows.inputs}
+    targets = rows.targets
+    if targets.shape[1] == rows.inputs.shape[1]:
+        features["sentence_labels"] = targets[:, :1]
+        targets = np.concatenate([np.zeros_like(targets[:, :1]), targets[:, 1:]], axis=1)
+    weights = (targets != 0).astype(np.int32)
+    return {**features, "decoder_target_tokens": targets, "decoder_loss_weights": weights}
 
 
 def _make_decoder_inputs(tokens: Array, segments: Array, *, pack: bool) -> Array:
@@ -118,7 +137,7 @@ def compute_feature_lengths(kind: str, *, inputs: int, targets: int, pack: bool)
     """Return the length of each feature of a kind of model, without reading any data.
 
     Args:
-        kind: ENCODER_DECODER or DECODER.
+        kind: ENCODER_DECODER, DECODER or ENCODER.
         inputs: The length of inputs in tokens; 0 for lm.
         targets: The length of targets in tokens.
         pack: Whether rows may have several examples.
@@ -126,6 +145,8 @@ def compute_feature_lengths(kind: str, *, inputs: int, targets: int, pack: bool)
     empty = make_unpacked_rows(np.zeros((1, inputs), np.int32), np.zeros((1, targets), np.int32))
     if kind == ENCODER_DECODER:
         features = make_encoder_decoder_features(empty, pack=pack)
+    elif kind == ENCODER:
+        features = make_encoder_features(empty)
     else:
         features = make_decoder_features(empty, pack=pack)
     return {name: array.shape[1] for name, array in features.items()}

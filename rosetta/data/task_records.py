@@ -188,10 +188,27 @@ def format_text_to_text(
     return {"inputs": inputs, "targets": targets, "idx": record.get("idx", 0)}
 
 
+def format_labelled_text(
+    record: Mapping[str, Any],
+    *,
+    answered: bool = True,
+    names: tuple[str, str] = data_spec.PAIR_FIELDS,
+) -> dict[str, Any] | None:
+    """Return a record that has a text and a label, which may be a number.
+
+    The arguments, the result and the errors are those of format_text_to_text.
+    """
+    label = record.get(names[1])
+    if isinstance(label, (int, float)) and not isinstance(label, bool):
+        record = {**record, names[1]: str(label)}
+    return format_text_to_text(record, answered=answered, names=names)
+
+
 FORMATTERS: dict[str, Formatter] = {
     "mnli": format_mnli,
     "squad": format_squad,
     "text_to_text": format_text_to_text,
+    **dict.fromkeys(data_spec.LABEL_OBJECTIVES, format_labelled_text),
     "lambada": prompts.format_lambada,
     "boolq": prompts.format_boolq,
 }
@@ -235,10 +252,10 @@ def read_examples(
     """
     format_record = FORMATTERS[objective]
     columns: tuple[str, ...] = ()  # those that a table has to have
-    if objective == "text_to_text":
+    if objective in ("text_to_text", *data_spec.LABEL_OBJECTIVES):
         names = data_spec.parse_pair_fields(field)
         columns = names if answered else names[:1]
-        format_record = functools.partial(format_text_to_text, names=names)
+        format_record = functools.partial(format_record, names=names)
     if not answered:
         format_record = functools.partial(format_record, answered=False)
     count = left_out = 0

@@ -23,6 +23,8 @@ FILE_NAME = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
 _SETTINGS_FILES = (SETTINGS_FILE, "special_tokens_map.json")
 SENTINEL = re.compile("\u2581?<extra_id_([0-9]{1,6})>")
+# Transformers' name of a special token -> the token of BERT.
+_BERT_TOKENS = {name: f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
 # The end tokens of public models, for a file without settings beside it.
 _END_TOKENS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>")
 
@@ -39,6 +41,10 @@ class JsonTokenizer:
         pad: The id of padding, or None.
         unk: The id of unknown text, or None.
         sentinels: The id of each token `<extra_id_N>` by N, in ascending order.
+        mask: The id that masks a token, or None.
+        start: The id with which a row of BERT begins; `bos` without one.
+        separator: The id with which a part of such a row ends; `eos` without one.
+        special_ids: The ids of all special tokens, sorted.
     """
 
     tokenizer: Any
@@ -48,6 +54,14 @@ class JsonTokenizer:
     pad: int | None
     unk: int | None
     sentinels: dict[int, int]
+    mask: int | None
+    start: int
+    separator: int
+    special_ids: list[int]
+
+    def list_pieces(self) -> list[str]:
+        """Return the text of each id, "" for an id without a token."""
+        return [self.tokenizer.id_to_token(number) or "" for number in range(self.size)]
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without special tokens before and after it."""
@@ -97,7 +111,8 @@ def _load_unlocked(path: str) -> JsonTokenizer:
     tokenizer.no_truncation()
     numbers: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     special = _find_special_tokens(path, tokenizer)
-    eos = numbers.get(special.get("eos_token") or _guess_end_token(tokenizer))
+    end_token = special.get("eos_token") or _guess_end_token(tokenizer)
+    eos = numbers.get(end_token or special.get("sep_token") or "[SEP]")
     if eos is None:
         raise UserError(
             "the tokenizer has no end token",
@@ -111,14 +126,25 @@ def _load_unlocked(path: str) -> JsonTokenizer:
         for token, number in numbers.items()
         if (match := SENTINEL.fullmatch(token))
     }
+    # A file without settings beside it may have the tokens of BERT.
+    default_names = _BERT_TOKENS if _BERT_TOKENS["mask"] in numbers else {}
+    bos = eos if bos is None else bos
+    pad, unk, start, separator, mask = (
+        numbers.get(special.get(f"{name}_token") or default_names.get(name, ""))
+        for name in ("pad", "unk", "cls", "sep", "mask")
+    )
     return JsonTokenizer(
         tokenizer,
         size=max(numbers.values()) + 1,
         eos=eos,
-        bos=eos if bos is None else bos,
-        pad=numbers.get(special.get("pad_token", "")),
-        unk=numbers.get(special.get("unk_token", "")),
+        bos=bos,
+        pad=pad,
+        unk=unk,
         sentinels=dict(sorted(sentinels.items())),
+        mask=mask,
+        start=bos if start is None else start,
+        separator=eos if separator is None else separator,
+        special_ids=_list_special_ids(tokenizer),
     )
 
 
@@ -196,6 +222,12 @@ def read_settings(path: Path) -> dict[str, Any]:
             kind=DAMAGED,
         )
     return settings
+
+
+def _list_special_ids(tokenizer: Any) -> list[int]:
+    """Return the ids of all special tokens, sorted."""
+    added = tokenizer.get_added_tokens_decoder()
+    return sorted(number for number, token in added.items() if token.special)
 
 
 def _guess_end_token(tokenizer: Any) -> str:

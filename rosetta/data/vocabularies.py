@@ -305,11 +305,12 @@ def _load_json_vocabulary(path: str, extra_ids: int | None, *, causal: bool) -> 
     """
     loaded = tokenizer_json.load_tokenizer(path)
     special_ids = loaded.pad, loaded.eos, loaded.unk
-    if not causal and special_ids != (PAD, EOS, UNK):
+    is_masked = loaded.mask is not None and loaded.pad == PAD
+    if not causal and special_ids != (PAD, EOS, UNK) and not is_masked:
         raise UserError(
             f"the pad, end and unknown ids are {special_ids}, but T5 needs (0, 1, 2)",
             path,
-            "name a vocabulary of T5; this one serves the language models of Pax",
+            "name a vocabulary of T5 or BERT; this one serves the language models of Pax",
             kind=INVALID,
             value=special_ids,
         )
@@ -365,6 +366,41 @@ def _check_special_ids(path: str, *, causal: bool) -> None:
             kind=INVALID,
             value=special_ids,
         )
+
+
+def has_mask_token(vocabulary: Vocabulary) -> bool:
+    """Return whether a vocabulary is a tokenizer.json with a mask token, such as BERT's."""
+    if not is_json_file(vocabulary.name):
+        return False
+    return tokenizer_json.load_tokenizer(vocabulary.name).mask is not None
+
+
+def check_not_masked(vocabulary: Vocabulary, objective: str) -> None:
+    """Check that a vocabulary is not one of BERT, which T5 cannot use.
+
+    Args:
+        vocabulary: The vocabulary.
+        objective: The objective of T5, for the error.
+
+    Raises:
+        UserError: The vocabulary has a mask token, and its end token is not T5's.
+    """
+    if has_mask_token(vocabulary) and vocabulary.eos != EOS:
+        raise UserError(
+            f"this vocabulary is one of BERT, and {objective} needs one of T5",
+            vocabulary.name,
+            "name a vocabulary of T5, or train a BERT: T5_FAMILY=bert",
+            kind=CONFLICT,
+            value=objective,
+        )
+
+
+def list_pieces(vocabulary: Vocabulary) -> list[str]:
+    """Return the text of each id of a vocabulary file, "" for an id without text."""
+    if is_json_file(vocabulary.name):
+        return tokenizer_json.load_tokenizer(vocabulary.name).list_pieces()
+    model = _load_model(vocabulary.name, vocabulary.extra_ids)
+    return list(model.IdToPiece(list(range(model.GetPieceSize()))))
 
 
 def round_up_vocab_size(size: int) -> int:
