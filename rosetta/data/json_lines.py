@@ -55,20 +55,24 @@ def parse_object(line: bytes) -> dict[str, Any]:
     Raises:
         RecordFault: The line is not a JSON object.
     """
-    begins_array = line.lstrip()[:1] == b"["
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        if begins_array:
+        if _begins_array(line):
             raise RecordFault("a JSON array, not one object per line", UNWRAP_ARRAY) from None
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise RecordFault(
             f"not valid JSON: {reason}", ONE_OBJECT_PER_LINE, "not valid JSON"
         ) from None
     if not isinstance(record, dict):
-        remedy = UNWRAP_ARRAY if begins_array else ONE_OBJECT_PER_LINE
+        remedy = UNWRAP_ARRAY if _begins_array(line) else ONE_OBJECT_PER_LINE
         raise RecordFault(f"not a JSON object but {TYPE_NAMES[type(record)]}", remedy)
     return record
+
+
+def _begins_array(line: bytes) -> bool:
+    """Return whether a line begins like a JSON array."""
+    return line.lstrip()[:1] == b"["
 
 
 def get_text(record: Mapping[str, Any], field: str) -> str:

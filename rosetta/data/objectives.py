@@ -272,12 +272,12 @@ def _draw_segment_lengths(items: int, segments: int, keys: Array) -> Array:
     """
     if segments == 1:
         return np.full((len(keys), 1), items)
-    random_words = shuffling.draw_words(keys, items - 1)
-    smallest = np.argpartition(random_words, segments - 2, axis=1)[:, : segments - 1]
-    cuts = np.sort(smallest, axis=1) + 1
-    first = np.zeros((len(keys), 1), cuts.dtype)
-    last = np.full((len(keys), 1), items)
-    return np.diff(np.concatenate([first, cuts, last], axis=1), axis=1)
+    # The words of a row differ, so the smallest are cut places without ties.
+    words = shuffling.draw_words(keys, items - 1)
+    largest = np.partition(words, segments - 2, axis=1)[:, segments - 2, None]
+    places: Array = np.flatnonzero(words <= largest) % (items - 1)
+    cuts: Array = places.reshape(len(keys), segments - 1) + 1
+    return np.diff(cuts, axis=1, prepend=0, append=items)
 
 
 def draw_noise_mask(length: int, keys: Array, density: float, span_length: float) -> Array:
@@ -318,18 +318,17 @@ def _draw_ragged_ends(items: Array, segments: Array, keys: Array) -> Array:
         Where each segment ends, [n, most segments]. Of a row with fewer segments, the last ones
         repeat the number of its items.
     """
-    cut_count = int(segments.max()) - 1
-    width = max(int(items.max()) - 1, 1)
-    cuts = np.repeat(items[:, None], cut_count + 1, axis=1)
-    if cut_count:
-        random_words = shuffling.draw_words(keys, width)
-        random_words[np.arange(width) >= items[:, None] - 1] = np.uint64(shuffling.WORD_MASK)
-        smallest = np.argpartition(random_words, cut_count - 1, axis=1)[:, :cut_count]
-        by_word = np.argsort(np.take_along_axis(random_words, smallest, axis=1), axis=1)
-        ordered = np.take_along_axis(smallest, by_word, axis=1) + 1
-        is_cut = np.arange(cut_count) < segments[:, None] - 1
-        cuts[:, :cut_count] = np.sort(np.where(is_cut, ordered, items[:, None]), axis=1)
-    return cuts
+    cut_counts = segments - 1
+    ends = np.repeat(items[:, None], segments.max(), axis=1)
+    if cut_counts.any():
+        width = int(items.max()) - 1
+        words = shuffling.draw_words(keys, width)
+        words[np.arange(width) >= items[:, None] - 1] = np.uint64(shuffling.WORD_MASK)
+        sorted_words = np.sort(words, axis=1)
+        largest = np.take_along_axis(sorted_words, np.maximum(cut_counts - 1, 0)[:, None], axis=1)
+        is_cut = (words <= largest) & (cut_counts > 0)[:, None]
+        ends[np.arange(ends.shape[1]) < cut_counts[:, None]] = np.flatnonzero(is_cut) % width + 1
+    return ends
 
 
 def draw_ragged_masks(sizes: Array, keys: Array, density: float, span_length: float) -> Array:
@@ -374,17 +373,36 @@ def _write_ragged_rows(
     is_token = np.arange(hidden.shape[1]) < sizes[:, None]
     tokens: Array = np.zeros(hidden.shape, np.int32)
     tokens[is_token] = np.concatenate(windows)
-    first = hidden.copy()
-    first[:, 1:] &= ~hidden[:, :-1]
-    first &= is_token
-    run = np.maximum(np.cumsum(first, axis=1, dtype=np.int32) - 1, 0)
-    kept = (~hidden | first) & is_token
-    columns = np.cumsum(kept, axis=1) - 1
+    marked, stays = _mark_spans(tokens, hidden, is_token, sentinels)
     last = target.shape[1] - 1
-    window_numbers, places = np.nonzero(kept & (columns < last))
-    marked = np.where(first, sentinels[run], tokens)
-    target[rows[window_numbers], columns[window_numbers, places]] = marked[window_numbers, places]
-    target[rows, np.minimum(kept.sum(axis=1), last)] = vocabularies.EOS
+    stays &= np.cumsum(stays, axis=1, dtype=np.int32) <= last
+    counts = stays.sum(axis=1)
+    block = target[rows]
+    block[np.arange(last + 1) < counts[:, None]] = marked[stays]
+    block[np.arange(len(rows)), counts] = vocabularies.EOS
+    target[rows] = block
+
+
+def _mark_spans(
+    tokens: Array, hidden: Array, is_token: Array | bool, sentinels: Array
+) -> tuple[Array, Array]:
+    """Write sentinels where runs of hidden tokens begin, in the order of the sentinels.
+
+    Args:
+        tokens: int32 [n, length], which is changed.
+        hidden: bool [n, length].
+        is_token: bool [n, length], or True if there is no padding.
+        sentinels: int32, the ids of the sentinels.
+
+    Returns:
+        The tokens, and which of them stay: bool [n, length].
+    """
+    first = hidden & is_token
+    first[:, 1:] &= ~hidden[:, :-1]
+    counts = first.sum(axis=1)
+    run = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    tokens[first] = sentinels[run]
+    return tokens, (~hidden | first) & is_token
 
 
 def _replace_spans(tokens: Array, hidden: Array, sentinels: Array) -> Array:
@@ -398,11 +416,8 @@ def _replace_spans(tokens: Array, hidden: Array, sentinels: Array) -> Array:
     Returns:
         int32 [n, shorter length].
     """
-    first = hidden.copy()
-    first[:, 1:] &= ~hidden[:, :-1]
-    run = np.maximum(np.cumsum(first, axis=1, dtype=np.int32) - 1, 0)
-    marked = np.where(first, sentinels[run], tokens)
-    return marked[~hidden | first].reshape(len(tokens), -1)
+    marked, stays = _mark_spans(tokens.copy(), hidden, True, sentinels)
+    return marked[stays].reshape(len(tokens), -1)
 
 
 def corrupt_spans(

@@ -169,19 +169,18 @@ def encode_windows(
         objective: The objective.
         vocabulary: The vocabulary.
     """
-    end = np.array([vocabulary.eos], np.int32)
-    length = objective.window_length
     # One call for all documents costs less than one for each.
-    encoded = iter(vocabulary.encode(list(itertools.chain.from_iterable(texts))))
-    windows = []
-    for documents in texts:
-        pieces: list[Array] = [np.zeros(0, np.int32)]
-        for ids in itertools.islice(encoded, len(documents)):
-            pieces.append(ids)
-            if objective.document_ends:
-                pieces.append(end)
-        windows.append(np.concatenate(pieces)[:length])
-    return windows
+    documents = vocabulary.encode(list(itertools.chain.from_iterable(texts)))
+    if objective.document_ends:
+        end = np.array([vocabulary.eos], np.int32)
+        documents = [np.concatenate([ids, end]) for ids in documents]
+    tokens = np.concatenate([np.zeros(0, np.int32), *documents])
+    document_ends = np.cumsum([0, *map(len, documents)])
+    window_ends = document_ends[np.cumsum([0, *map(len, texts)])].tolist()
+    length = objective.window_length
+    return [
+        tokens[start : min(start + length, stop)] for start, stop in itertools.pairwise(window_ends)
+    ]
 
 
 def estimate_stretch(

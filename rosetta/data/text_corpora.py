@@ -120,8 +120,10 @@ def extract_range(text: str, document: tuple[int, int], start: int, stop: int) -
         The part, cut between words; [] if it is blank.
     """
     first, last = document
-    size = last - first
-    part = extract_part(text, max(start - first, 0) / size, min((stop - first) / size, 1.0))
+    part = text
+    if start > first or stop < last:
+        size = last - first
+        part = extract_part(text, max(start - first, 0) / size, min((stop - first) / size, 1.0))
     return [part] if part.strip() else []
 
 
@@ -382,11 +384,10 @@ class TfrecordCorpus:
             return document.text
         body = self.records[number]
         text = ""
-        path, place = self.records.find_place(number)
         try:
-            text = tfrecord.parse_text(body, self.field, path)
+            text = tfrecord.parse_text(body, self.field, self.records.find_file(number))
         except RecordFault as fault:
-            bad_records.stop_or_skip(fault.locate(path, place))
+            bad_records.stop_or_skip(fault.locate(*self.records.find_place(number)))
         self.long_documents.add(0, HeldDocument(first, first + len(body), text))
         return text
 

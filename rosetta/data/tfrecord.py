@@ -9,9 +9,11 @@ here.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
 import hashlib
+import itertools
 import mmap
 import os
 import struct
@@ -136,12 +138,13 @@ class Records:
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = tuple(paths)
-        self.indexes = [load_index(path) for path in paths]
-        self.ends = np.cumsum([len(index) for index in self.indexes])
+        # A view without the class memmap, whose items take longer to read.
+        self.indexes = [np.asarray(load_index(path)) for path in paths]
+        self.ends = list(itertools.accumulate(map(len, self.indexes)))
 
     def __len__(self) -> int:
         """Return the number of records."""
-        return int(self.ends[-1])
+        return self.ends[-1]
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle: another process maps the files itself."""
@@ -159,9 +162,13 @@ class Records:
 
     def _split_number(self, number: int) -> tuple[int, int]:
         """Return the number of the file that has a record, and the record's number in the file."""
-        file_number = int(np.searchsorted(self.ends, number, side="right"))
-        before = int(self.ends[file_number - 1]) if file_number else 0
+        file_number = bisect.bisect_right(self.ends, number)
+        before = self.ends[file_number - 1] if file_number else 0
         return file_number, number - before
+
+    def find_file(self, number: int) -> str:
+        """Return the file that has a record."""
+        return self.paths[bisect.bisect_right(self.ends, number)]
 
     def find_place(self, number: int) -> tuple[str, str]:
         """Return the file that has a record, and its place in it, such as "record 3"."""
@@ -174,7 +181,7 @@ class Records:
         if file_number not in self.maps:
             with open(self.paths[file_number], "rb") as file:
                 self.maps[file_number] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        start, length = (int(value) for value in self.indexes[file_number][number_in_file])
+        start, length = self.indexes[file_number][number_in_file].tolist()
         return self.maps[file_number][start : start + length]
 
     def describe(self) -> str:
@@ -187,6 +194,9 @@ class Records:
 
 def _read_varint(body: bytes, place: int) -> tuple[int, int]:
     """Return the varint of a protocol buffer at a place, and the place after it."""
+    value = body[place]
+    if value < 0x80:  # most varints have one byte
+        return value, place + 1
     value = shift = 0
     while True:
         byte = body[place]
@@ -204,21 +214,21 @@ def _make_signed(value: int) -> int:
 
 def _read_fields(body: bytes) -> Iterator[tuple[int, int, Any]]:
     """Yield the field number, the wire type and the value of each field of a message."""
-    place = 0
-    while place < len(body):
+    place, size = 0, len(body)
+    while place < size:
         tag, place = _read_varint(body, place)
         number, wire_type = tag >> 3, tag & 7
-        if wire_type == VARINT:
+        if wire_type == BYTES:
+            length, place = _read_varint(body, place)
+        elif wire_type == VARINT:
             value, place = _read_varint(body, place)
             yield number, wire_type, value
             continue
-        if wire_type == BYTES:
-            length, place = _read_varint(body, place)
         elif wire_type in (FIXED32, FIXED64):
             length = 4 if wire_type == FIXED32 else 8
         else:
             raise ValueError(f"{wire_type} is not a known wire type")
-        if place + length > len(body):
+        if place + length > size:
             raise ValueError("a field extends past the end")
         yield number, wire_type, body[place : place + length]
         place += length
