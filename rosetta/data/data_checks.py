@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from rosetta.core import path_checks
-from rosetta.core.errors import INVALID, UserError
+from rosetta.core.errors import CONFLICT, INVALID, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,6 +56,39 @@ def check_lengths(lengths: Mapping[str, int]) -> None:
             )
 
 
+def _check_prefix(prefix: str, objective: str, data: str | Mapping[str, float]) -> None:
+    """Check that the inputs of a run are texts of records, which can have a prefix.
+
+    Args:
+        prefix: The prefix.
+        objective: One of data_spec.OBJECTIVES.
+        data: A spec string, or {spec: rate}.
+
+    Raises:
+        UserError: The inputs are made from running text, or are tokens.
+    """
+    from rosetta.data import data_spec
+
+    where = f"INPUT_PREFIX={prefix}"
+    if objective not in data_spec.PAIR_OBJECTIVES:
+        raise UserError(
+            f"{objective} makes its inputs from running text, and not from records",
+            where,
+            "leave it out; MODE_TOKENS of a gin file sets the mode tokens of ul2",
+            kind=CONFLICT,
+            value=objective,
+        )
+    for part in data_spec.parse_parts(data):
+        if part.spec.kind == "cache":
+            raise UserError(
+                "a token cache has tokens, and a prefix cannot be put before them",
+                where,
+                f"name the records themselves, or make {part.spec} from records that have it",
+                kind=CONFLICT,
+                value=str(part.spec),
+            )
+
+
 def check_data(
     *,
     data: str | Mapping[str, float],
@@ -68,6 +101,8 @@ def check_data(
     extra_ids: int | None = None,
     mean_noise_span_length: float = 3.0,
     noise_density: float = 0.15,
+    mode_tokens: str | None = None,
+    input_prefix: str = "",
     text_field: str = "",
     from_variables: bool = True,
 ) -> None:
@@ -86,6 +121,8 @@ def check_data(
         extra_ids: See vocabularies.load_vocabulary.
         mean_noise_span_length: The mean length of masked spans, for span corruption.
         noise_density: The share of masked tokens, for span corruption.
+        mode_tokens: The mode tokens of ul2, see objectives.split_mode_tokens. None for the usual.
+        input_prefix: See pipeline.Recipe.
         text_field: The field of JSON lines that has the text. If it is set, the first record of
             each source of files is read, too.
         from_variables: Whether DATA and EVAL_DATA name the sources. Errors about a source then name
@@ -99,6 +136,8 @@ def check_data(
     path_checks.check_certificates()
     is_labelled = objective in data_spec.LABEL_OBJECTIVES
     check_lengths({"inputs": lengths["inputs"]} if is_labelled else lengths)
+    if input_prefix:
+        _check_prefix(input_prefix, objective, data)
     vocabulary = vocabularies.load_vocabulary(
         vocab, extra_ids, causal=objective in data_spec.CAUSAL_OBJECTIVES
     )
@@ -109,6 +148,8 @@ def check_data(
         lengths,
         mean_noise_span_length=mean_noise_span_length,
         noise_density=noise_density,
+        mode_tokens=data_spec.MODE_TOKENS if mode_tokens is None else mode_tokens,
+        vocabulary=vocabulary,
     )
 
     def check_parts(variable: str, typed: str | Mapping[str, float], default_split: str) -> None:

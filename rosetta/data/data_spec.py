@@ -59,7 +59,11 @@ MASKED_OBJECTIVES = (
 LABEL_OBJECTIVES = ("classification", "regression")
 ENCODER_OBJECTIVES = (*MASKED_OBJECTIVES, *LABEL_OBJECTIVES)
 PAIR_OBJECTIVES = ("mnli", "squad", "text_to_text", *LABEL_OBJECTIVES, *ANSWER_OBJECTIVES)
-OBJECTIVES = ("span_corruption", "prefix_lm", "lm", *MASKED_OBJECTIVES, *PAIR_OBJECTIVES)
+OBJECTIVES = ("span_corruption", "prefix_lm", "ul2", "lm", *MASKED_OBJECTIVES, *PAIR_OBJECTIVES)
+# The modes of UL2's denoisers: regular, extreme and sequential. Its released models know the mode
+# tokens by these texts, in the same order.
+MODES = ("R", "X", "S")
+MODE_TOKENS = "[NLU] [NLG] [S2S]"
 _MIXTURE_EXAMPLE = '{"text:a.txt": 0.7, "jsonl:b.jsonl": 0.3}'
 
 

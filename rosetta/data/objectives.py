@@ -1,11 +1,12 @@
 """Objectives: make the inputs and targets of a model from windows of tokens.
 
-Span corruption, prefix LM and LM make them from running text, here. MNLI, SQuAD and other tasks
-have inputs and targets already, so here they only have lengths and rules about end tokens.
+Span corruption, prefix LM, LM and UL2 make them from running text, here. MNLI, SQuAD and other
+tasks have inputs and targets already, so here they only have lengths and rules about end tokens.
 
 The objectives are those of Raffel et al., "Exploring the limits of transfer learning with a unified
-text-to-text transformer" (JMLR 2020), sections 3.1.4 and 3.3. Every random choice is a function of
-the row's key.
+text-to-text transformer" (JMLR 2020), sections 3.1.4 and 3.3. UL2 is the mixture of denoisers of
+Tay et al., "UL2: Unifying language learning paradigms" (2022, arXiv 2205.05131), table 1. Every
+random choice is a function of the row's key.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rosetta.core.errors import INVALID, MISSING, UNKNOWN, UserError
+from rosetta.core.errors import INVALID, MISSING, UNKNOWN, UNSUPPORTED, UserError
 from rosetta.data import Array, masking_tokens, shuffling, vocabularies
 from rosetta.data.data_spec import (
     ANSWER_OBJECTIVES,
@@ -26,6 +27,8 @@ from rosetta.data.data_spec import (
     ENCODER_OBJECTIVES,
     LABEL_OBJECTIVES,
     MASKED_OBJECTIVES,
+    MODE_TOKENS,
+    MODES,
     OBJECTIVES,
     PAIR_OBJECTIVES,
 )
@@ -38,6 +41,21 @@ if TYPE_CHECKING:
 # Windows of a size that fewer rows of a batch have are corrupted together with those of other such
 # sizes. The rows are the same, and dozens of calls for one row each are saved.
 _ROWS_PER_SIZE = 16
+# The denoisers of UL2, which come equally often: the mode, the mean length of a span in tokens, and
+# the share of masked tokens. R is regular, X extreme, and S sequential: its one span ends the
+# window, and its length is uniform with a mean of a quarter of the window. The order spreads the
+# modes, so that any part of it has about the right mixture.
+_UL2_DENOISERS = (
+    ("X", 3.0, 0.5),
+    ("R", 3.0, 0.15),
+    ("X", 8.0, 0.5),
+    ("S", 0.0, 0.0),
+    ("X", 64.0, 0.15),
+    ("R", 8.0, 0.15),
+    ("X", 64.0, 0.5),
+)
+_MIN_DENOISED = 4  # tokens of the shortest window of ul2
+_SEQUENTIAL_SHARE = 0.5  # the longest span of S, of the window: twice the mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +69,11 @@ class Objective:
         mean_noise_span_length: The mean length of a masked span in tokens (3 for SentencePiece, 20
             for bytes).
         noise_density: The share of the tokens that is masked.
+        longest_share: The largest share of a window that prefix_lm moves into the targets.
+        is_denoiser: Whether it is a denoiser of ul2, whose targets are not longer than its inputs.
+        mode_ids: The tokens at the beginning of the inputs, which name the mode of a denoiser.
+        denoisers: The objectives that ul2 takes in turn, from window to window.
+        lacks_modes: Whether ul2 needs mode tokens that the vocabulary cannot encode.
     """
 
     name: str
@@ -58,6 +81,11 @@ class Objective:
     targets: int
     mean_noise_span_length: float = 3.0
     noise_density: float = 0.15
+    longest_share: float = 1.0
+    is_denoiser: bool = False
+    mode_ids: tuple[int, ...] = ()
+    denoisers: tuple[Objective, ...] = ()
+    lacks_modes: bool = False
 
     @property
     def takes_pairs(self) -> bool:
@@ -89,43 +117,71 @@ class Objective:
 
     @property
     def window_length(self) -> int:
-        """The number of tokens of running text from which a row is made."""
+        """The number of tokens of running text from which a row is made; of ul2, the largest."""
         if self.masked_rows:
             return self.masked_rows.window_length
+        if self.denoisers:
+            return max(self.window_lengths)
+        room = self.inputs - len(self.mode_ids)
         if self.name == "span_corruption":
-            return find_window_length(self.inputs, self.noise_density, self.mean_noise_span_length)
-        return self.inputs - 1 if self.name == "prefix_lm" else self.targets
+            density, span_length = self.noise_density, self.mean_noise_span_length
+            length = find_window_length(room, density, span_length)
+            # T5 shortens a window of which half is masked, so that both sides have equal lengths.
+            too_long = self.is_denoiser and sum(_count_noise(length, density, span_length)) >= room
+            return length - too_long
+        return room - 1 if self.name == "prefix_lm" else self.targets
+
+    @functools.cached_property
+    def window_lengths(self) -> tuple[int, ...]:
+        """The lengths of windows that follow each other, in tokens: one for each denoiser."""
+        return tuple(denoiser.window_length for denoiser in self.denoisers or (self,))
 
     def check_fits(self, vocabulary: vocabularies.Vocabulary) -> None:
         """Check that the lengths and the vocabulary can serve the objective.
 
         Raises:
-            UserError: The targets are too short, or the vocabulary has too few sentinels.
+            UserError: The inputs or targets are too short, the vocabulary has too few sentinels,
+                or it cannot encode the mode tokens.
         """
         if self.name in ENCODER_OBJECTIVES:
             masking_tokens.find_masking_tokens(vocabulary)
             return
         if self.name not in CAUSAL_OBJECTIVES:
             vocabularies.check_not_masked(vocabulary, self.name)
-        if self.name != "span_corruption":
-            return
-        noise, spans = _count_noise(
-            self.window_length, self.noise_density, self.mean_noise_span_length
-        )
-        needed = noise + spans + 1
-        if needed > self.targets:
+        if self.lacks_modes:
             raise UserError(
-                f"span corruption of {self.inputs} inputs makes {needed} targets, but the length "
-                f"of targets is {self.targets}",
-                "TASK_FEATURE_LENGTHS",
-                f"set targets to at least {needed}, or shorten the inputs",
-                kind=INVALID,
-                value=self.targets,
+                "ul2 begins its inputs with mode tokens, which are text, and this vocabulary has "
+                "none",
+                f"VOCAB={vocabulary.name}",
+                "name the file of the vocabulary, or set MODE_TOKENS = '' in gin",
+                kind=UNSUPPORTED,
             )
-        vocabularies.check_sentinel_count(vocabulary, spans)
+        if not self.denoisers:
+            if self.name == "span_corruption":
+                _check_targets_fit(self, self.name)
+                vocabularies.check_sentinel_count(vocabulary, _count_spans(self))
+            return
+        for denoiser in self.denoisers:
+            if denoiser.window_length < _MIN_DENOISED:
+                raise UserError(
+                    f"the mode token has {len(denoiser.mode_ids)} tokens, which leaves no room "
+                    "for text",
+                    "TASK_FEATURE_LENGTHS",
+                    f"set inputs to at least {len(denoiser.mode_ids) + 2 * _MIN_DENOISED}",
+                    kind=INVALID,
+                    value=self.inputs,
+                )
+        # Of all denoisers, the one that needs most is checked.
+        _check_targets_fit(max(self.denoisers, key=_count_targets), self.name)
+        spans = max(map(_count_spans, self.denoisers))
+        vocabularies.check_sentinel_count(vocabulary, spans, self.name)
 
     def apply(
-        self, windows: Sequence[Array] | Array, keys: Array, vocabulary: vocabularies.Vocabulary
+        self,
+        windows: Sequence[Array] | Array,
+        keys: Array,
+        vocabulary: vocabularies.Vocabulary,
+        turns: Array | None = None,
     ) -> tuple[Array, Array]:
         """Make rows of inputs and targets from windows of tokens.
 
@@ -133,6 +189,7 @@ class Objective:
             windows: n int32 arrays of at most `window_length` tokens, or int32 [n, length].
             keys: uint64 [n], on which the random choices of each row depend.
             vocabulary: The vocabulary, which has the sentinels.
+            turns: int64 [n], for ul2 the number of the denoiser of each row.
 
         Returns:
             The inputs, int32 [n, inputs], and the targets, int32 [n, targets], filled up with
@@ -140,10 +197,32 @@ class Objective:
         """
         inputs: Array = np.full((len(windows), self.inputs), vocabulary.filler, np.int32)
         targets: Array = np.full((len(windows), self.targets), vocabulary.filler, np.int32)
+        if self.denoisers:
+            assert turns is not None  # noqa: S101 (each source of rows gives them)
+            for number, denoiser in enumerate(self.denoisers):
+                rows = np.flatnonzero(turns == number)
+                if len(rows):
+                    parts = [windows[int(row)] for row in rows]
+                    inputs[rows], targets[rows] = denoiser.apply(parts, keys[rows], vocabulary)
+            return inputs, targets
+        mode_length = len(self.mode_ids)
+        inputs[:, :mode_length] = self.mode_ids
+        self._write_rows(windows, keys, vocabulary, (inputs[:, mode_length:], targets))
+        return inputs, targets
+
+    def _write_rows(
+        self,
+        windows: Sequence[Array] | Array,
+        keys: Array,
+        vocabulary: vocabularies.Vocabulary,
+        sides: tuple[Array, Array],
+    ) -> None:
+        """Write what `apply` makes into the inputs, behind the mode token, and the targets."""
+        inputs, targets = sides
         sizes = np.array([len(window) for window in windows])
-        sentinels: Array = np.array(
-            vocabulary.sentinel_ids if self.name == "span_corruption" else (), np.int32
-        )
+        sentinels: Array = np.zeros(0, np.int32)
+        if self.name == "span_corruption":
+            sentinels = _list_sentinels(vocabulary)
         unique_sizes, row_counts = np.unique(sizes, return_counts=True)
         if self.name == "span_corruption":
             is_rare = (row_counts < _ROWS_PER_SIZE) & (unique_sizes >= 2)
@@ -165,14 +244,59 @@ class Objective:
             if self.name == "lm":
                 targets[rows, : min(size, self.targets)] = tokens[:, : self.targets]
             elif self.name == "prefix_lm":
-                _split_prefixes(tokens, keys[rows], inputs, targets, rows)
+                cuts = _draw_prefix_lengths(int(size), keys[rows], self.longest_share)
+                _split_prefixes(tokens, cuts, inputs, targets, rows)
             else:
                 shown, asked_for = corrupt_spans(
                     tokens, keys[rows], sentinels, self.noise_density, self.mean_noise_span_length
                 )
                 _write_tokens(inputs, rows, shown)
                 _write_tokens(targets, rows, asked_for)
-        return inputs, targets
+
+
+@functools.lru_cache(maxsize=8)
+def _list_sentinels(vocabulary: vocabularies.Vocabulary) -> Array:
+    """Return the ids of the sentinels of a vocabulary, int32."""
+    return np.array(vocabulary.sentinel_ids, np.int32)
+
+
+def _count_targets(objective: Objective) -> int:
+    """Return the tokens of the longest targets of an objective, end token included."""
+    length = objective.window_length
+    if objective.name == "prefix_lm":
+        return _find_longest_target(length, objective.longest_share) + 1
+    noise, spans = _count_noise(length, objective.noise_density, objective.mean_noise_span_length)
+    return noise + spans + 1
+
+
+def _count_spans(objective: Objective) -> int:
+    """Return the number of sentinels that a row of span corruption or of a denoiser needs."""
+    if objective.name != "span_corruption":
+        return 0
+    density, span_length = objective.noise_density, objective.mean_noise_span_length
+    return _count_noise(objective.window_length, density, span_length)[1]
+
+
+def _check_targets_fit(objective: Objective, name: str) -> None:
+    """Check that the targets of an objective have the room that its inputs ask for.
+
+    Args:
+        objective: Span corruption, or the denoiser of ul2 with the longest targets.
+        name: The name of the run's objective, for the message.
+
+    Raises:
+        UserError: The targets are too short.
+    """
+    needed = _count_targets(objective)
+    if needed > objective.targets:
+        raise UserError(
+            f"{name.replace('_', ' ')} of {objective.inputs} inputs makes {needed} targets, but "
+            f"the length of targets is {objective.targets}",
+            "TASK_FEATURE_LENGTHS",
+            f"set targets to at least {needed}, or shorten the inputs",
+            kind=INVALID,
+            value=objective.targets,
+        )
 
 
 def make_objective(
@@ -181,14 +305,18 @@ def make_objective(
     *,
     mean_noise_span_length: float = 3.0,
     noise_density: float = 0.15,
+    mode_tokens: str = MODE_TOKENS,
+    vocabulary: vocabularies.Vocabulary | None = None,
 ) -> Objective:
     """Return an objective at fixed lengths.
 
     Args:
         name: One of data_spec.OBJECTIVES.
         lengths: The lengths of "inputs" (not for lm) and "targets", in tokens.
-        mean_noise_span_length: See Objective.
-        noise_density: See Objective.
+        mean_noise_span_length: See Objective. The denoisers of ul2 have lengths of their own.
+        noise_density: See Objective. The denoisers of ul2 have densities of their own.
+        mode_tokens: The mode tokens of ul2, see split_mode_tokens.
+        vocabulary: The vocabulary, which ul2 needs for its mode tokens.
 
     Raises:
         UserError: The name is unknown, a length is missing, or a value is out of its range.
@@ -220,13 +348,64 @@ def make_objective(
             f"give {' and '.join(needed)}, which {name} needs",
             kind=MISSING,
         )
+    inputs = lengths["inputs"] if name != "lm" else 0
+    targets = lengths["targets"]
+    if name != "ul2":
+        return Objective(name, inputs, targets, mean_noise_span_length, noise_density)
+    modes = split_mode_tokens(mode_tokens)
+    lacks_modes = bool(modes) and (vocabulary is None or not vocabulary.has_text)
+    mode_ids: dict[str, tuple[int, ...]] = {}
+    if vocabulary is not None and not lacks_modes:
+        mode_ids = {mode: vocabulary.encode_first_word(text) for mode, text in modes.items()}
     return Objective(
         name,
-        lengths["inputs"] if name != "lm" else 0,
-        lengths["targets"],
-        mean_noise_span_length,
-        noise_density,
+        inputs,
+        targets,
+        denoisers=_make_denoisers((inputs, targets), mode_ids),
+        lacks_modes=lacks_modes,
     )
+
+
+def split_mode_tokens(text: str) -> dict[str, str]:
+    """Return the mode token of each of data_spec.MODES; {} for none.
+
+    Args:
+        text: The mode tokens of R, X and S, separated by blanks, or "".
+
+    Raises:
+        UserError: There are not as many different words as modes.
+    """
+    words = text.split()
+    if words and len(set(words)) != len(MODES):
+        raise UserError(
+            f"{text!r} does not name {len(MODES)} different mode tokens",
+            "MODE_TOKENS",
+            f"give one for each of {', '.join(MODES)}, as in {MODE_TOKENS!r}, or '' for none",
+            kind=INVALID,
+            value=text,
+        )
+    return dict(zip(MODES, words, strict=True)) if words else {}
+
+
+def _make_denoisers(
+    lengths: tuple[int, int], mode_ids: Mapping[str, tuple[int, ...]]
+) -> tuple[Objective, ...]:
+    """Return the denoisers of ul2.
+
+    Args:
+        lengths: The lengths of inputs and targets in tokens.
+        mode_ids: The ids of the mode token of each mode; {} for none.
+    """
+    denoisers = []
+    for mode, span_length, density in _UL2_DENOISERS:
+        ids = mode_ids.get(mode, ())
+        if mode == "S":
+            share = _SEQUENTIAL_SHARE
+            denoiser = Objective("prefix_lm", *lengths, longest_share=share)
+        else:
+            denoiser = Objective("span_corruption", *lengths, span_length, density)
+        denoisers.append(dataclasses.replace(denoiser, is_denoiser=True, mode_ids=ids))
+    return tuple(denoisers)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -452,13 +631,26 @@ def _write_tokens(target: Array, rows: Array, tokens: Array) -> None:
     target[rows, count] = vocabularies.EOS
 
 
-def _split_prefixes(tokens: Array, keys: Array, inputs: Array, targets: Array, rows: Array) -> None:
-    """Split each row of tokens [n, length] at a place uniform in [1, length - 1].
+def _find_longest_target(length: int, longest_share: float) -> int:
+    """Return the largest number of tokens that prefix_lm moves into the targets of a window.
 
-    The tokens before it go into the inputs, the others into the targets.
+    At least one token stays in the inputs.
     """
-    length = tokens.shape[1]
-    cuts = np.minimum(1 + shuffling.draw_integers(keys, max(length - 1, 1)), length)
+    return max(int(length * longest_share) - 1, 1)
+
+
+def _draw_prefix_lengths(length: int, keys: Array, longest_share: float) -> Array:
+    """Return how many tokens of windows of `length` tokens stay in the inputs, int64 [n].
+
+    The number of the others is uniform from 1 to _find_longest_target.
+    """
+    longest = _find_longest_target(length, longest_share)
+    shortest_prefix = max(length - longest, 1)
+    return np.minimum(shortest_prefix + shuffling.draw_integers(keys, longest), length)
+
+
+def _split_prefixes(tokens: Array, cuts: Array, inputs: Array, targets: Array, rows: Array) -> None:
+    """Write each row of tokens [n, length] up to its cut into the inputs, the rest into targets."""
     for row, cut, line in zip(rows, cuts, tokens, strict=True):
         row_index = np.array([row])
         _write_tokens(inputs, row_index, line[:cut][None])

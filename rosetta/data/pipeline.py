@@ -58,6 +58,7 @@ _COMPARED_FIELDS = (
     "shuffle",
     "mean_noise_span_length",
     "noise_density",
+    "input_prefix",
 )
 # Each source of a mixture has a seed of its own. Otherwise two sources with equally many examples
 # would be drawn in the same order.
@@ -88,6 +89,8 @@ class Recipe:
         noise_density: The share of masked tokens, for span corruption.
         labels: The names of the classes, for classification. It is not part of the fingerprint of
             a recipe without classes.
+        mode_tokens: The mode tokens of ul2, see objectives.split_mode_tokens.
+        input_prefix: The text before the inputs of each record, see task_records.add_prefix.
     """
 
     data: str
@@ -104,6 +107,8 @@ class Recipe:
     mean_noise_span_length: float = 3.0
     noise_density: float = 0.15
     labels: tuple[str, ...] = ()
+    mode_tokens: str = data_spec.MODE_TOKENS
+    input_prefix: str = ""
 
     @property
     def sized_objective(self) -> Objective:
@@ -114,6 +119,8 @@ class Recipe:
             lengths,
             mean_noise_span_length=self.mean_noise_span_length,
             noise_density=self.noise_density,
+            mode_tokens=self.mode_tokens,
+            vocabulary=self.vocabulary,
         )
 
     @property
@@ -275,7 +282,7 @@ def _open_pairs(spec: Spec, recipe: Recipe) -> rows.Pairs:
         ]
     else:
         texts = [
-            (example["inputs"], example["targets"])
+            (task_records.add_prefix(recipe.input_prefix, example["inputs"]), example["targets"])
             for example in task_records.read_examples(
                 spec, objective.name, recipe.split, field=recipe.text_field
             )
@@ -459,6 +466,11 @@ class Batches:
         """Return the fingerprint of the rows under the names that the data has in a line."""
         fields = dataclasses.asdict(self.recipe)
         del fields["vocab"]
+        # Runs of earlier versions have fingerprints without these fields.
+        if self.recipe.objective != "ul2":
+            del fields["mode_tokens"]
+        if not self.recipe.input_prefix:
+            del fields["input_prefix"]
         if not fields["labels"]:
             del fields["labels"]
         if isinstance(self.source, rows.Mixture):
@@ -483,6 +495,8 @@ class Batches:
     def _describe_recipe(self) -> dict[str, Any]:
         """Return the parts of the recipe that can name a difference between two runs."""
         description = {name: getattr(self.recipe, name) for name in _COMPARED_FIELDS}
+        if self.recipe.objective == "ul2":
+            description["mode_tokens"] = self.recipe.mode_tokens
         vocabulary_name = os.path.basename(self.recipe.vocab)
         description["vocabulary"] = f"{vocabulary_name} ({self.recipe.vocabulary.fingerprint()})"
         return description

@@ -76,6 +76,7 @@ def make_rows_from_windows(
     objective: Objective,
     vocabulary: vocabularies.Vocabulary,
     other_windows: Sequence[Array] | Array | None = None,
+    turns: Array | None = None,
 ) -> Rows:
     """Return the rows that an objective makes from windows of tokens.
 
@@ -85,11 +86,12 @@ def make_rows_from_windows(
         objective: The objective.
         vocabulary: The vocabulary.
         other_windows: n windows from elsewhere, if the objective needs them.
+        turns: The turns of the windows, see Grid; None if the objective has one kind of window.
     """
     if objective.masked_rows:
         sides = objective.masked_rows.apply(windows, keys, vocabulary, other_windows)
     else:
-        sides = objective.apply(windows, keys, vocabulary)
+        sides = objective.apply(windows, keys, vocabulary, turns)
     return make_unpacked_rows(*sides, vocabulary.filler)
 
 
@@ -159,8 +161,54 @@ def _derive_row_keys(seed: int, epochs: Array, indices: Array) -> Array:
     return keys
 
 
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """How a sequence is cut into windows, in units of the sequence.
+
+    An objective with several kinds of windows takes them in turn: its denoisers. One window of each
+    kind is a round.
+
+    Attributes:
+        bounds: Where each window of a round begins, and where the round ends, int64 [kinds + 1].
+    """
+
+    bounds: Array
+
+    @classmethod
+    def make(cls, objective: Objective, stretch: int) -> Grid:
+        """Return the grid whose rounds are `stretch` long."""
+        ends = np.cumsum(objective.window_lengths, dtype=np.int64)
+        return cls(np.concatenate([[0], ends * stretch // ends[-1]]))
+
+    @property
+    def kinds(self) -> int:
+        """The number of windows of a round."""
+        return len(self.bounds) - 1
+
+    def count_windows(self, size: int) -> int:
+        """Return how many windows a sequence of `size` units has, at least 1."""
+        rounds, rest = divmod(size, int(self.bounds[-1]))
+        return max(1, rounds * self.kinds + int((self.bounds[1:] <= rest).sum()))
+
+    def locate_windows(self, indices: Array) -> tuple[Array, Array, Array]:
+        """Return where windows begin, how long they are, and their turns in the round.
+
+        Args:
+            indices: The numbers of the windows, int64 [n].
+
+        Returns:
+            int64 [n] each.
+        """
+        rounds, turns = np.divmod(indices, self.kinds)
+        starts = rounds * self.bounds[-1] + self.bounds[turns]
+        return starts, np.diff(self.bounds)[turns], turns
+
+
 def encode_windows(
-    texts: Sequence[Sequence[str]], objective: Objective, vocabulary: vocabularies.Vocabulary
+    texts: Sequence[Sequence[str]],
+    objective: Objective,
+    vocabulary: vocabularies.Vocabulary,
+    turns: Array,
 ) -> list[Array]:
     """Return the ids of the documents of each window, at most a window of them, int32.
 
@@ -168,6 +216,7 @@ def encode_windows(
         texts: The documents of each window.
         objective: The objective.
         vocabulary: The vocabulary.
+        turns: The turns of the windows, see Grid.
     """
     # One call for all documents costs less than one for each.
     documents = vocabulary.encode(list(itertools.chain.from_iterable(texts)))
@@ -177,16 +226,19 @@ def encode_windows(
     tokens = np.concatenate([np.zeros(0, np.int32), *documents])
     document_ends = np.cumsum([0, *map(len, documents)])
     window_ends = document_ends[np.cumsum([0, *map(len, texts)])].tolist()
-    length = objective.window_length
+    lengths = [objective.window_lengths[turn] for turn in turns.tolist()]
     return [
-        tokens[start : min(start + length, stop)] for start, stop in itertools.pairwise(window_ends)
+        tokens[start : min(start + length, stop)]
+        for (start, stop), length in zip(itertools.pairwise(window_ends), lengths, strict=True)
     ]
 
 
 def estimate_stretch(
     corpus: Corpus, objective: Objective, vocabulary: vocabularies.Vocabulary
 ) -> int:
-    """Return how much of a corpus makes a window, estimated from samples spread over it.
+    """Return how much of a corpus makes a round of windows, estimated from samples spread over it.
+
+    A round is one window, unless the objective has several kinds of them.
 
     The result is the same for the same corpus and vocabulary.
 
@@ -201,8 +253,9 @@ def estimate_stretch(
         texts = vocabulary.encode(corpus.read_texts(start, stop))
         return sum(len(ids) + objective.document_ends for ids in texts)
 
+    length = sum(objective.window_lengths)
     # A sample has several windows, so that its incomplete last one has little weight.
-    sample_size = max(MIN_SAMPLE_SIZE, 4 * objective.window_length)
+    sample_size = max(MIN_SAMPLE_SIZE, 4 * length)
     places = max(1, corpus.size // sample_size)
     sample_count = max(1, min(MAX_SAMPLES, places))
     starts: Array = shuffling.permute_indices(np.arange(sample_count), places, 0) * sample_size
@@ -225,7 +278,7 @@ def estimate_stretch(
             "name files with text in them",
             kind=MISSING,
         )
-    return max(1, round(STRETCH_MARGIN * objective.window_length * size_read / tokens))
+    return max(1, round(STRETCH_MARGIN * length * size_read / tokens))
 
 
 class Windows:
@@ -239,7 +292,7 @@ class Windows:
         vocabulary: The vocabulary.
         seed: The seed of the order and of the objective.
         shuffle: Whether the order is random and the windows move with the epoch.
-        stretch: The part of the corpus that makes a window, in units of the corpus.
+        stretch: The part of the corpus that makes a round of windows, in units of the corpus.
         count: The number of windows in an epoch.
     """
 
@@ -258,7 +311,7 @@ class Windows:
         self.seed = seed
         self.shuffle = shuffle
         self.stretch = min(estimate_stretch(corpus, objective, vocabulary), corpus.size)
-        self.count = max(1, corpus.size // self.stretch)
+        self.count = self.grid.count_windows(corpus.size)
 
     def read_rows(self, examples: Array) -> Rows:
         """Return the rows of running numbers, int64 [n]."""
@@ -269,11 +322,18 @@ class Windows:
 
     def read_windows(self, epochs: Array, indices: Array) -> list[Array]:
         """Return the windows at indices of epochs, n int32 arrays."""
+        starts, sizes, turns = self.grid.locate_windows(indices)
+        starts = starts + _draw_offsets(self, self.stretch, epochs)
         texts = [
-            self._read_texts(start, start + self.stretch)
-            for start in _find_starts(self, self.stretch, epochs, indices).tolist()
+            self._read_texts(start, start + size)
+            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
         ]
-        return encode_windows(texts, self.objective, self.vocabulary)
+        return encode_windows(texts, self.objective, self.vocabulary, turns)
+
+    @property
+    def grid(self) -> Grid:
+        """How the corpus is cut into windows."""
+        return Grid.make(self.objective, self.stretch)
 
     def _read_texts(self, start: int, stop: int) -> list[str]:
         """Return the texts of a stretch. If it extends past the end, the corpus begins again."""
@@ -299,22 +359,22 @@ def _make_rows(source: Windows | TokenWindows, epochs: Array, indices: Array) ->
             shuffling.mix_words(keys + np.uint64(_OTHER_WINDOW)), max(source.count - 2, 1)
         )
         others = source.read_windows(epochs, (indices + 2 + distances) % source.count)
-    return make_rows_from_windows(windows, keys, source.objective, source.vocabulary, others)
+    return make_rows_from_windows(
+        windows, keys, source.objective, source.vocabulary, others, indices % source.grid.kinds
+    )
 
 
-def _find_starts(
-    source: Windows | TokenWindows, length: int, epochs: Array, indices: Array
-) -> Array:
-    """Return where windows begin that are `length` apart, int64 [n].
+def _draw_offsets(source: Windows | TokenWindows, length: int, epochs: Array) -> Array:
+    """Return how far the windows of epochs are moved, below `length`, int64 [n].
 
     With shuffling, all windows of an epoch are moved by an offset that is drawn for the epoch.
     """
-    starts = indices * length
+    offsets: Array = np.zeros(len(epochs), np.int64)
     if source.shuffle:
         for epoch in np.unique(epochs).tolist():
             offset = shuffling.derive_key(source.seed, _OFFSET_KEY, epoch) % length
-            starts[epochs == epoch] += offset
-    return starts
+            offsets[epochs == epoch] = offset
+    return offsets
 
 
 class TokenSource(Protocol):
@@ -346,7 +406,8 @@ class TokenWindows:
         seed: The seed of the order and of the objective.
         shuffle: Whether the order is random and the windows move with the epoch.
         count: The number of windows in an epoch.
-        length: The number of tokens of a window.
+        length: The number of tokens of a round of windows.
+        grid: How the tokens are cut into windows.
     """
 
     def __init__(
@@ -363,8 +424,9 @@ class TokenWindows:
         self.vocabulary = vocabulary
         self.seed = seed
         self.shuffle = shuffle
-        self.count = max(1, tokens.size // objective.window_length)
-        self.length = min(objective.window_length, tokens.size)
+        self.length = min(sum(objective.window_lengths), tokens.size)
+        self.grid = Grid.make(objective, self.length)
+        self.count = self.grid.count_windows(tokens.size)
 
     def read_rows(self, examples: Array) -> Rows:
         """Return the rows of running numbers, int64 [n]."""
@@ -373,10 +435,20 @@ class TokenWindows:
         )
         return _make_rows(self, epochs, indices)
 
-    def read_windows(self, epochs: Array, indices: Array) -> Array:
-        """Return the windows at indices of epochs, int32 [n, length]."""
-        starts = _find_starts(self, self.length, epochs, indices)
-        return self.tokens.read_windows(starts, self.length)
+    def read_windows(self, epochs: Array, indices: Array) -> list[Array] | Array:
+        """Return the windows at indices of epochs, int32 [n, length] if all have one length."""
+        starts, sizes, _ = self.grid.locate_windows(indices)
+        starts = starts + _draw_offsets(self, self.length, epochs)
+        if self.grid.kinds == 1:
+            return self.tokens.read_windows(starts, self.length)
+        windows: list[Array] = [np.zeros(0, np.int32)] * len(starts)
+        for size in np.unique(sizes).tolist():
+            of_size = np.flatnonzero(sizes == size)
+            for number, window in zip(
+                of_size.tolist(), self.tokens.read_windows(starts[of_size], size), strict=True
+            ):
+                windows[number] = window
+        return windows
 
     def describe(self) -> str:
         """Return what the tokens say of themselves."""
@@ -589,7 +661,8 @@ def set_grid(source: Source, grid: Sequence[Any]) -> bool:
     if not isinstance(source, Windows) or len(grid) != 2:
         return False
     stretch, count = grid
-    if not (count - 1) * stretch < source.corpus.size < (count + 2) * stretch:
+    rounds = count // Grid.make(source.objective, stretch).kinds
+    if not (rounds - 1) * stretch < source.corpus.size < (rounds + 2) * stretch:
         return False
     source.stretch = stretch
     source.count = count

@@ -72,7 +72,7 @@ class Mark:
     Attributes:
         block: The number of the block since the run began.
         example: The running number of its first row.
-        stretch: The characters that make a window, estimated from the first block.
+        stretch: The characters that make a round of windows, estimated from the first block.
         state: The state of the stream; None at its beginning.
         record: The number of records of the set before the block.
     """
@@ -169,7 +169,7 @@ class Stream:
             self._seek(mark)
         corpus = DocumentCorpus(self._read_block_texts() or [" "])
         stretch = mark.stretch or rows.estimate_stretch(corpus, self.objective, self.vocabulary)
-        row_count = max(1, corpus.size // stretch)
+        row_count = rows.Grid.make(self.objective, stretch).count_windows(corpus.size)
         block = Block(dataclasses.replace(mark, stretch=stretch), corpus, row_count)
         self.held_blocks.pop(mark.block, None)
         while len(self.held_blocks) >= MAX_HELD_BLOCKS:
@@ -246,16 +246,22 @@ class Stream:
         """Return the rows of running numbers, int64 [n]."""
         texts: list[list[str]] = [[]] * len(examples)
         keys: Array = np.empty(len(examples), np.uint64)
+        turns: Array = np.zeros(len(examples), np.int64)
         for position in np.argsort(examples, kind="stable").tolist():
             example = int(examples[position])
             mark, corpus, row_count = self._find_block(example)
             block_key = shuffling.derive_key(self.seed, _BLOCK_KEY, mark.block)
             place = np.array([example - mark.example])
             index = int(shuffling.permute_indices(place, row_count, block_key)[0])
-            texts[position] = corpus.read_texts(index * mark.stretch, (index + 1) * mark.stretch)
+            grid = rows.Grid.make(self.objective, mark.stretch)
+            (start,), (size,), (turn,) = grid.locate_windows(np.array([index]))
+            texts[position] = corpus.read_texts(int(start), int(start + size))
+            turns[position] = turn
             keys[position] = shuffling.derive_key(self.seed, _ROW_KEY, mark.block, index)
-        windows = rows.encode_windows(texts, self.objective, self.vocabulary)
-        return rows.make_rows_from_windows(windows, keys, self.objective, self.vocabulary)
+        windows = rows.encode_windows(texts, self.objective, self.vocabulary, turns)
+        return rows.make_rows_from_windows(
+            windows, keys, self.objective, self.vocabulary, turns=turns
+        )
 
     def find_mark(self, example: int) -> dict[str, Any]:
         """Return the last mark at or before a running number, as JSON."""

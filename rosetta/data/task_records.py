@@ -293,6 +293,18 @@ def read_examples(
         log.warn(line, once=True)
 
 
+def add_prefix(prefix: str, inputs: str) -> str:
+    """Return the inputs of a record with a prefix before them, such as a mode token of UL2.
+
+    Args:
+        prefix: The prefix; "" for none.
+        inputs: The text. A blank parts it from a prefix that does not end with one.
+    """
+    if not prefix:
+        return inputs
+    return prefix + inputs if prefix[-1].isspace() else f"{prefix} {inputs}"
+
+
 def _lacks_target(example: dict[str, Any] | None, objective: str) -> bool:
     """Return whether training has to refuse an example because it has no target.
 

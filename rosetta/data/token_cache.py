@@ -439,7 +439,7 @@ class TokenCache:
                 kind=DIFFERS,
             )
         if self.recipe.pairs != pairs or self.recipe.document_ends != document_ends:
-            text_objectives = "span_corruption and prefix_lm"
+            text_objectives = "span_corruption, prefix_lm and ul2"
             if self.recipe.document_ends:
                 text_objectives = "lm"
             raise UserError(

@@ -121,6 +121,11 @@ class Vocabulary:
         return self.size - count
 
     @property
+    def has_text(self) -> bool:
+        """Whether it encodes text, and is not only a number of ids."""
+        return not self.name.startswith("ids:")
+
+    @property
     def eos(self) -> int:
         """The id of the end token: 1 as in T5, or what the model file says (LLaMA: 2)."""
         if not _is_model_file(self.name):
@@ -168,6 +173,14 @@ class Vocabulary:
         # Releases before 0.2.3 make lists only, which take a tenth longer.
         encode_all = getattr(model, "EncodeAsNumpy", model.EncodeAsIds)
         return [np.asarray(ids, np.int32) for ids in encode_all(list(texts), num_threads=1)]
+
+    def encode_first_word(self, word: str) -> tuple[int, ...]:
+        """Return the ids of a word that stands before a text and a blank.
+
+        The vocabularies with pieces begin the next word with a piece that has the blank.
+        """
+        (ids,) = self.encode([f"{word} " if self.name == "byte" else word])
+        return tuple(ids.tolist())
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids up to the first end token, with sentinels as <extra_id_N>.
@@ -438,22 +451,30 @@ def check_model_size(vocabulary: Vocabulary, vocab_size: int) -> None:
         )
 
 
-def check_sentinel_count(vocabulary: Vocabulary, needed: int) -> None:
-    """Check that a vocabulary has enough sentinels for span corruption.
+def check_sentinel_count(
+    vocabulary: Vocabulary, needed: int, objective: str = "span_corruption"
+) -> None:
+    """Check that a vocabulary has enough sentinels for span corruption or ul2.
 
     Args:
         vocabulary: The vocabulary.
         needed: The number of masked spans in a row.
+        objective: The objective, for the message.
 
     Raises:
         UserError: The vocabulary has fewer sentinels.
     """
     if needed > vocabulary.sentinel_count:
+        remedy = (
+            "raise EXTRA_IDS, raise mean_noise_span_length (ByT5 uses 20), or shorten the inputs"
+        )
+        if objective == "ul2":
+            remedy = f"set EXTRA_IDS to at least {needed}, or shorten the inputs"
         raise UserError(
-            f"span corruption needs {needed} sentinels at these lengths, but the vocabulary has "
-            f"{vocabulary.sentinel_count}",
+            f"{objective.replace('_', ' ')} needs {needed} sentinels at these lengths, but the "
+            f"vocabulary has {vocabulary.sentinel_count}",
             vocabulary.name,
-            "raise EXTRA_IDS, raise mean_noise_span_length (ByT5 uses 20), or shorten the inputs",
+            remedy,
             kind=TOO_BIG,
             value=needed,
         )

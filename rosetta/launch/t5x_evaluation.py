@@ -43,6 +43,7 @@ _ANSWERED_NAMES = (
     "SPLIT",
     "OBJECTIVE",
     "TEXT_FIELD",
+    "INPUT_PREFIX",
     "TASK_FEATURE_LENGTHS",
     "VOCAB",
     "EXTRA_IDS",
@@ -341,7 +342,7 @@ def _make_bindings(
         ),
         OUTPUT_VARIABLES[program]: parse_path("OUTPUT_DIR", environment["OUTPUT_DIR"]),
     }
-    for name in ("DATA", "VOCAB", "TEXT_FIELD"):
+    for name in ("DATA", "VOCAB", "TEXT_FIELD", "INPUT_PREFIX"):
         if environment.get(name):
             bindings[name] = environment[name]
     if environment.get("DATA"):

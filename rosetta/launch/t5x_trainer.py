@@ -439,7 +439,7 @@ def _make_data_bindings(
     """
     bindings: dict[str, object] = {
         name: run.variables[name]
-        for name in ("DATA", "EVAL_DATA", "VOCAB", "TEXT_FIELD")
+        for name in ("DATA", "EVAL_DATA", "VOCAB", "TEXT_FIELD", "INPUT_PREFIX")
         if run.variables.get(name)
     }
     bindings |= settings.make_task_bindings(run.variables, run.task)

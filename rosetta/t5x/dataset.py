@@ -58,6 +58,8 @@ class _TaskDefinition:
     noise_density: float
     answered: bool = True
     scored: bool = False
+    mode_tokens: str = data_spec.MODE_TOKENS
+    input_prefix: str = ""
 
     def make_recipe(
         self,
@@ -84,6 +86,8 @@ class _TaskDefinition:
             text_field=self.text_field,
             mean_noise_span_length=self.mean_noise_span_length,
             noise_density=self.noise_density,
+            mode_tokens=self.mode_tokens,
+            input_prefix=self.input_prefix,
         )
 
 
@@ -163,6 +167,8 @@ def task(
     text_field: str = "text",
     mean_noise_span_length: float = 3.0,
     noise_density: float = 0.15,
+    mode_tokens: str = data_spec.MODE_TOKENS,
+    input_prefix: str = "",
     answered: bool = True,
     scored: bool = False,
     module: str | None = None,
@@ -183,6 +189,9 @@ def task(
       text_field: the field of the text in JSON lines and Example records.
       mean_noise_span_length: the mean length of a span in span corruption, in tokens.
       noise_density: the share of tokens that span corruption replaces.
+      mode_tokens: the texts that begin the inputs of the denoisers R, X and S of ul2, separated by
+        blanks; "" for none.
+      input_prefix: a text before the inputs of each record; "" for none.
       answered: whether to leave out records without a label or an answer. Inference makes a row of
         each record.
       scored: whether an evaluation also computes the loss of the expected answers.
@@ -206,6 +215,8 @@ def task(
         noise_density,
         answered,
         scored,
+        mode_tokens,
+        input_prefix,
     )
     name = name or objective
     if name in seqio.TaskRegistry.names():

@@ -155,7 +155,7 @@ def _read_records(
         for part in data_spec.parse_parts(str(_find_split_data(definition, split))):
             for record in _read_worded_records(part.spec, definition, split):
                 example: dict[str, Any] = {
-                    "inputs": record["inputs"],
+                    "inputs": task_records.add_prefix(definition.input_prefix, record["inputs"]),
                     "targets": record["targets"],
                 }
                 if is_squad:

@@ -92,10 +92,12 @@ T5X_SETTINGS = (
         (T5X_PRETRAIN,),
         default="span_corruption",
         details=(
+            "ul2 is UL2's mixture of denoisers. It needs longer targets and more sentinels than "
+            "span_corruption: for ENC_SL=512 set DEC_SL=512 and EXTRA_IDS=128. "
             "With text_to_text, each record of DATA has a text `inputs` and a text `targets`. A "
             "run that resumes must have the objective that it began with."
         ),
-        page="explanation/data-order.md",
+        page="how-to/train-with-other-objectives.md",
     ),
     Variable(
         "ROSETTA_GIN",
@@ -189,6 +191,20 @@ T5X_SETTINGS = (
             "TEXT_FIELD=question,answer. Its default is inputs,targets."
         ),
         page="how-to/finetune-on-your-pairs.md",
+    ),
+    Variable(
+        "INPUT_PREFIX",
+        Text("a text", "TEXT"),
+        "Text before the inputs of each record, such as a mode token of UL2.",
+        Group.DATA,
+        T5X,
+        default=Note("none"),
+        example="[S2S]",
+        details=(
+            "A blank parts the prefix from the inputs. A run that trains on records, evaluation "
+            "and inference take it, so that all of them read the same inputs."
+        ),
+        page="how-to/train-with-other-objectives.md#finetune-evaluate-and-infer-with-a-mode-token",
     ),
     Variable(
         "TFDS_DATA_DIR",

@@ -79,6 +79,7 @@ OPTIONS = (
     Option("reset_optimizer", _SWITCH, default=False),
     Option("reset_iteration", _SWITCH, default=False),
     Option("use_generate_on_valid", _SWITCH, False, _ONLY_FINETUNING),
+    Option("input_prefix", _TEXT, "", _ONLY_FINETUNING),
     Option("seed", _COUNT, None, _ONLY_FINETUNING),
     Option("data_n_workers", _COUNT, None, _ONLY_FINETUNING),
 )
@@ -110,7 +111,6 @@ REFUSED_OPTIONS = {
     "task_name": "write the records as JSON lines with `inputs` and `targets`: --data_path",
     "validate_only": "type rosetta t5x eval FT_TASK=pairs",
     "show_valid_examples": "type rosetta t5x infer FT_TASK=pairs, which writes all answers",
-    "input_prefix": "write the prefix into the `inputs` of the records",
 }
 
 

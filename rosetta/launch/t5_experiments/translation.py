@@ -115,6 +115,8 @@ class _Translator:
             self.set_variable("task", "OBJECTIVE", task)
         else:
             self.variables["FT_TASK"] = choices.PAIRS
+            if self.values["input_prefix"]:
+                self.set_variable("input_prefix", "INPUT_PREFIX", self.values["input_prefix"])
 
     def translate_vocabulary(self) -> None:
         """Set the vocabulary, with the sentinels that t5-experiments adds."""

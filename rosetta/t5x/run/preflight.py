@@ -168,6 +168,8 @@ class _Data:
     lengths: dict[str, int]
     span: float
     density: float
+    modes: str | None
+    prefix: str
 
 
 def _read_data(configuration: Configuration, *, trains: bool) -> _Data | None:
@@ -198,7 +200,18 @@ def _read_data(configuration: Configuration, *, trains: bool) -> _Data | None:
         return None
     if not isinstance(evaluated, (str, dict)):
         evaluated = None
-    return _Data(source, evaluated, objective, vocabulary, extra_ids, lengths, span, density)
+    return _Data(
+        source,
+        evaluated,
+        objective,
+        vocabulary,
+        extra_ids,
+        lengths,
+        span,
+        density,
+        modes=configuration.text(f"{_TASK}.mode_tokens"),
+        prefix=configuration.text(f"{_TASK}.input_prefix") or "",
+    )
 
 
 def _read_lengths(configuration: Configuration, *, trains: bool) -> dict[str, int] | None:
@@ -263,6 +276,8 @@ def check_data(
             extra_ids=task.extra_ids,
             mean_noise_span_length=task.span,
             noise_density=task.density,
+            mode_tokens=task.modes,
+            input_prefix=task.prefix,
             text_field=text_field if trains and text_field else "",
         )
         if task.objective in PAIR_OBJECTIVES and task.evaluated is not None:
@@ -314,6 +329,8 @@ def check_resumed_data(checkpoint: str, start: str, configuration: Configuration
         "objective": objective,
         "pack": configuration.value(f"train/{_DATA_SET}.pack"),
         "mean_noise_span_length": configuration.value(f"{_TASK}.mean_noise_span_length"),
+        "mode_tokens": configuration.value(f"{_TASK}.mode_tokens"),
+        "input_prefix": configuration.value(f"{_TASK}.input_prefix"),
     }
     if lengths := _read_lengths(configuration, trains=True):
         now |= {

@@ -204,7 +204,8 @@ def make_task_bindings(variables: Mapping[str, str], task: str) -> dict[str, obj
       task: what require_task returned; "" in pretraining.
 
     Raises:
-      UserError: the file of TASK_MODULE does not exist, or DATA names other data than the task's.
+      UserError: the file of TASK_MODULE does not exist, or DATA or INPUT_PREFIX
+        changes the data of a task of SeqIO.
     """
     bindings: dict[str, object] = {}
     if module := variables.get("TASK_MODULE"):
@@ -220,10 +221,10 @@ def make_task_bindings(variables: Mapping[str, str], task: str) -> dict[str, obj
         bindings["TASK_MODULE"] = module
     if not is_seqio_task(task):
         return bindings
-    for name in ("DATA", "EVAL_DATA"):
+    for name in ("DATA", "EVAL_DATA", "INPUT_PREFIX"):
         if variables.get(name):
             raise UserError(
-                f"FT_TASK={task} has its own data",
+                f"FT_TASK={task} has its own data and inputs",
                 f"{name}={variables[name]}",
                 "leave it out, or set FT_TASK=pairs for records of your own",
                 kind=CONFLICT,

@@ -157,7 +157,7 @@ def test_lm_takes_the_window_as_it_is() -> None:
 def test_lengths_and_vocabularies_that_do_not_fit_are_refused(
     name: str,
     lengths: dict[str, int],
-    changes: dict[str, float],
+    changes: dict[str, Any],
     kind: str,
     facts: dict[str, Any],
 ) -> None:

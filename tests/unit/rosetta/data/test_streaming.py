@@ -60,8 +60,10 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def batches(shard: int = 0, shards: int = 1, batch: int = 16) -> pipeline.Batches:
-    stream_batches = pipeline.Batches(RECIPE, batch, shard=shard, shards=shards)
+def batches(
+    shard: int = 0, shards: int = 1, batch: int = 16, recipe: pipeline.Recipe = RECIPE
+) -> pipeline.Batches:
+    stream_batches = pipeline.Batches(recipe, batch, shard=shard, shards=shards)
     assert isinstance(stream_batches.source, streaming.Stream)
     stream_batches.source.block_characters = 5000
     return stream_batches
@@ -84,12 +86,14 @@ def test_a_stream_gives_the_same_rows_whatever_the_hosts(read: list[int]) -> Non
         )
 
 
-def test_resuming_reads_one_block_and_not_the_whole_stream(read: list[int]) -> None:
-    first = batches()
+@pytest.mark.parametrize("objective", ["span_corruption", "prefix_lm", "ul2"])
+def test_resuming_reads_one_block_and_not_the_whole_stream(read: list[int], objective: str) -> None:
+    recipe = corpora.make_recipe("hf:owner/name", objective, targets=64)
+    first = batches(recipe=recipe)
     hashes = [pipeline.hash_batch(first.make_batch(step)) for step in range(60)]
     state = json.loads(json.dumps(first.make_state(40)))
     del read[:]
-    again = batches()
+    again = batches(recipe=recipe)
     assert again.resume(state, 40) is None
     assert pipeline.hash_batch(again.make_batch(40)) == hashes[40]
     assert len(read) < 60

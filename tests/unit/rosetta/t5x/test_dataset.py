@@ -331,6 +331,115 @@ def test_spans_are_marked_as_t5_marks_them() -> None:
         )
 
 
+@pytest.mark.parametrize("inputs", [256, 512, 1024])
+def test_the_denoisers_of_ul2_make_the_rows_that_t5_makes(inputs: int) -> None:
+    vocabulary = vocabularies.Vocabulary("byte", 300)
+    rule = objectives.make_objective(
+        "ul2", {"inputs": inputs, "targets": inputs}, mode_tokens="", vocabulary=vocabulary
+    )
+    rule.check_fits(vocabulary)
+    keys = shuffling.derive_keys(3, np.arange(2))
+    for number, denoiser in enumerate(rule.denoisers):
+        length = denoiser.window_length
+        tokens: Any = (np.arange(2 * length, dtype=np.int32).reshape(2, length) % 256) + 3
+        sides = rule.apply(list(tokens), keys, vocabulary, np.full(2, number))
+        if denoiser.name == "prefix_lm":
+            shown = (sides[0] != 0).sum(axis=1) - 1
+            masks = np.arange(length) >= shown[:, None]
+        else:
+            span = denoiser.mean_noise_span_length
+            masks = objectives.draw_noise_mask(length, keys, denoiser.noise_density, span)
+            check_sizes_with_t5(denoiser, masks[0])
+        for row in range(2):
+            expected = mark_with_t5(denoiser, tokens[row], masks[row], vocabulary.size)
+            for side, ids in zip(sides, expected, strict=True):
+                assert side[row, : len(ids)].tolist() == ids
+                assert not side[row, len(ids) :].any()
+
+
+def check_sizes_with_t5(denoiser: objectives.Objective, mask: Any) -> None:
+    """Compare window, targets, masked tokens and spans of a denoiser with those of T5.
+
+    UL2's published code calls these functions of T5 for each denoiser.
+    """
+    from t5.data import preprocessors
+
+    density, span = denoiser.noise_density, denoiser.mean_noise_span_length
+    assert preprocessors.random_spans_helper(denoiser.inputs, density, span, 1, 1) == (
+        denoiser.window_length,
+        objectives._count_targets(denoiser),
+    )
+    theirs = preprocessors.random_spans_noise_mask(
+        len(mask), density, [(1, 2), (3, 4)], mean_noise_span_length=span
+    ).numpy()
+    assert mask.sum() == theirs.sum()
+    assert count_spans(mask) == count_spans(theirs)
+
+
+def mark_with_t5(
+    denoiser: objectives.Objective, tokens: Any, mask: Any, vocab_size: int
+) -> list[list[int]]:
+    """Return the inputs and targets that T5 makes of a window and its mask, with end tokens."""
+    from t5.data import preprocessors
+
+    functions = (
+        preprocessors.noise_span_to_unique_sentinel,
+        preprocessors.nonnoise_span_to_unique_sentinel,
+    )
+    if denoiser.name == "prefix_lm":
+        functions = (preprocessors.drop_noise_tokens, preprocessors.drop_nonnoise_tokens)
+    vocabulary = dataclasses.make_dataclass("Sized", ["vocab_size"])(vocab_size)
+    return [
+        [*mark(tokens, mask, vocabulary=vocabulary, seeds=None).numpy().tolist(), 1]
+        for mark in functions
+    ]
+
+
+def count_spans(mask: Any) -> int:
+    """Return the number of runs of masked tokens."""
+    return int(np.diff(np.concatenate([[0], mask.astype(int)])).clip(0).sum())
+
+
+def test_the_cuts_of_prefix_lm_are_those_of_t5() -> None:
+    from t5.data import preprocessors
+
+    length = 12
+    rule = objectives.make_objective("prefix_lm", {"inputs": length + 1, "targets": length + 1})
+    assert rule.window_length == length
+    vocabulary = vocabularies.Vocabulary("byte")
+    keys = shuffling.derive_keys(0, np.arange(2000))
+    inputs, _ = rule.apply(np.full((2000, length), 5, np.int32), keys, vocabulary)
+    own = set(((inputs != 0).sum(axis=1) - 1).tolist())
+    theirs = {
+        int((~preprocessors.random_prefix_noise_mask(length, 0.5, [(seed, 1)]).numpy()).sum())
+        for seed in range(200)
+    }
+    assert own == theirs == set(range(1, length))
+
+
+def test_a_prefix_is_before_the_inputs_of_training_and_evaluation(folder: Path) -> None:
+    data = f"jsonl:{folder}/text_to_text.jsonl"
+    made = dataset.task(
+        data,
+        dataset.vocabulary("byte"),
+        eval_data=data,
+        name="prefixed",
+        objective="text_to_text",
+        input_prefix="[S2S]",
+    )
+    vocabulary = vocabularies.Vocabulary("byte", 0)
+    evaluated = [
+        vocabulary.decode(example["inputs"])
+        for example in made.get_dataset(
+            {"inputs": 64, "targets": 32}, split="validation", shuffle=False
+        ).as_numpy_iterator()
+    ]
+    assert evaluated == [f"[S2S] {row['inputs']}"[:63] for row in TEXT]
+    batch = next(opened(made, batch_size=8))
+    trained = {vocabulary.decode(row) for row in batch["encoder_input_tokens"]}
+    assert trained <= {f"[S2S] {row['inputs']}"[:63] for row in TEXT}
+
+
 def test_records_are_worded_as_t5_words_them() -> None:
     from t5.data import preprocessors
 
