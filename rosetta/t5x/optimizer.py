@@ -1,18 +1,20 @@
-"""AdamW with the trainer's learning rate, and the learning-rate schedule's values in gin files.
-
-The optimizer's state is that of T5X's own AdamW.
-"""
+"""AdamW with the trainer's learning rate, with and without RMS scaling, and learning rates."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from t5x import optimizers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+_SMALLEST_RMS = (
+    1e-3  # so that parameters that begin at zero move; nanoT5 and Adafactor have it, too
+)
 
 
 class ScheduledOptimizer(optimizers.OptaxWrapper):
@@ -86,6 +88,68 @@ def adamw(
     return make_scheduled_optimizer(
         [*clipping, optax.adamw(1.0, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay)]
     )
+
+
+def adamw_rms(
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-6,
+    weight_decay: float = 0.0,
+    clip_norm: float | None = 1.0,
+) -> ScheduledOptimizer:
+    """Return AdamW whose update of each array is multiplied by the root mean square of the array.
+
+    It is the AdamWScale of nanoT5 (Nawrot, 2023), which took the factor from Adafactor (Shazeer and
+    Stern, 2018): the learning rate is relative to the size of the parameters. The factor is at
+    least 0.001. The weight decay has no such factor.
+
+    Args:
+      b1: decay of the first moment.
+      b2: decay of the second moment.
+      eps: the value that is added to the root of the second moment.
+      weight_decay: each step subtracts it times the learning rate and the parameter.
+      clip_norm: the largest global norm of the gradients; None clips nothing.
+    """
+    clipping = optax.identity() if clip_norm is None else optax.clip_by_global_norm(clip_norm)
+    # The state tree differs from that of `adamw`, so that neither resumes from the other's.
+    return make_scheduled_optimizer(
+        [
+            clipping,
+            optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
+            optax.scale_by_param_block_rms(_SMALLEST_RMS),
+            optax.add_decayed_weights(weight_decay),
+            optax.scale(-1.0),
+        ]
+    )
+
+
+def cosine_decay(
+    *, peak: float, steps: int, warmup_steps: int, last: float, step_offset: int = 0
+) -> Callable[[Any], Any]:
+    """Return a learning rate that rises linearly from 0, and falls by a cosine to its last value.
+
+    Unlike T5X's cosine, the rate keeps its last value after the schedule. A schedule that is not
+    longer than its warm-up does not fall.
+
+    Args:
+      peak: the rate after the warm-up.
+      steps: the length of the schedule, including the warm-up.
+      warmup_steps: the steps up to the peak.
+      last: the share of the peak that is left after `steps`.
+      step_offset: the step of the train state at which the schedule begins.
+
+    Returns:
+      A function from the step, int [], to the rate, float32 [].
+    """
+    schedule = optax.linear_schedule(0.0, peak, warmup_steps)
+    if steps > warmup_steps:
+        schedule = optax.warmup_cosine_decay_schedule(0.0, peak, warmup_steps, steps, peak * last)
+
+    def compute_rate(step: Any) -> Any:
+        return jnp.asarray(schedule(jnp.maximum(0, step - step_offset)), jnp.float32)
+
+    return compute_rate
 
 
 def decay_per_step(steps: int, warmup_steps: int, last: float) -> float:

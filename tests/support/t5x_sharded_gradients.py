@@ -15,7 +15,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from t5x import adafactor, utils
 
-from rosetta.t5x import model, optimizer
+from rosetta.t5x import model, muon, optimizer
 from rosetta.t5x.network import Transformer
 from rosetta.t5x.partitioning import PjitPartitioner
 from rosetta.t5x.trainer import compute_gradients
@@ -32,31 +32,37 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fused fp8": {"fp8": "xla", "fuse_qkv": True, "remat": "full"},
     "tensor parallel": {},
     "adafactor": {},
+    "adamw_rms": {},
+    "muon": {},
+    "scanned muon": {"scan_layers": True, "num_encoder_layers": 2},
+}
+# Variant -> the optimizer whose updates are compared, instead of the gradients.
+UPDATES: dict[str, Any] = {
+    "adafactor": lambda: adafactor.Adafactor(
+        decay_rate=0.8,
+        step_offset=0,
+        min_dim_size_to_factor=16,
+        logical_factor_rules=adafactor.standard_logical_factor_rules(),
+    ),
+    "adamw_rms": optimizer.adamw_rms,
+    "muon": muon.muon,
+    "scanned muon": muon.muon,
 }
 
 
 def compute(
-    settings: dict[str, Any], *, fsdp: bool, tensor: int, update: bool
+    settings: dict[str, Any], *, fsdp: bool, tensor: int, update: Any
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """Return the gradients of a batch on four devices, and each parameter's share on a device.
+    """Return the gradients of a batch on four devices, and each array's share on a device.
 
-    With `update`, it is the change of the parameters by Adafactor instead of the gradients.
+    With an optimizer as `update`, it is the change of the parameters instead of the gradients.
     """
     config = dataclasses.replace(CONFIG, **settings)
     made = model.EncoderDecoderModel(
         module=Transformer(config),
         input_vocabulary=VOCABULARY,
         output_vocabulary=VOCABULARY,
-        optimizer_def=(
-            adafactor.Adafactor(
-                decay_rate=0.8,
-                step_offset=0,
-                min_dim_size_to_factor=16,
-                logical_factor_rules=adafactor.standard_logical_factor_rules(),
-            )
-            if update
-            else optimizer.adamw()
-        ),
+        optimizer_def=update() if update else optimizer.adamw(),
     )
     partitioner = PjitPartitioner(tensor, devices=jax.devices()[:4], fsdp=fsdp)
     initializer = utils.TrainStateInitializer(
@@ -91,7 +97,7 @@ def compute(
     )(state, make_batch(0, BATCH))
     held = {
         name: leaf.addressable_shards[0].data.size / leaf.size
-        for name, leaf in flatten_dict(state.params, sep="/").items()
+        for name, leaf in flatten_dict(state.state_dict(), sep="/").items()
     }
     return flatten_dict(jax.device_get(gradients), sep="/"), held
 
@@ -100,7 +106,7 @@ def main() -> None:
     found = {}
     for name, settings in VARIANTS.items():
         tensor = 2 if name == "tensor parallel" else 1
-        update = name == "adafactor"
+        update = UPDATES.get(name)
         plain, whole = compute(settings, fsdp=False, tensor=tensor, update=update)
         sharded, held = compute(settings, fsdp=True, tensor=tensor, update=update)
         found[name] = {

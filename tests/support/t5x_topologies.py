@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from typing import Any
@@ -12,7 +13,8 @@ import numpy as np
 import seqio
 from t5x import utils
 
-from rosetta.t5x import checkpoint, checkpoint_manager, model, network, optimizer
+from rosetta.core.errors import UserError
+from rosetta.t5x import checkpoint, checkpoint_manager, model, muon, network, optimizer
 from rosetta.t5x.partitioning import PjitPartitioner
 from rosetta.t5x.trainer import Trainer
 
@@ -57,14 +59,17 @@ class Run:
         fsdp: bool = False,
         start: str | None = None,
         gradient_dtype: str | None = None,
+        make_optimizer: Any = optimizer.adamw,
+        dtype: str = "float32",
     ) -> None:
         self.rows = rows
+        config = dataclasses.replace(CONFIG, dtype=dtype)
         self.partitioner = PjitPartitioner(tensor, devices=jax.devices()[:devices], fsdp=fsdp)
         made = model.EncoderDecoderModel(
-            module=network.Transformer(CONFIG),
+            module=network.Transformer(config),
             input_vocabulary=VOCABULARY,
             output_vocabulary=VOCABULARY,
-            optimizer_def=optimizer.adamw(),
+            optimizer_def=make_optimizer(),
         )
         shapes, types = dict.fromkeys(NAMES, (rows, LENGTH)), dict.fromkeys(NAMES, jnp.int32)
         initializer = checkpoint.Initializer(
@@ -73,7 +78,7 @@ class Run:
             shapes,
             self.partitioner,
             types,
-            config=CONFIG,
+            config=config,
             vocabulary=VOCABULARY,
             checkpoint=start,
             model_dir=folder,
@@ -141,6 +146,26 @@ def largest_difference(left: Any, right: Any) -> float:
     )
 
 
+def resume_elsewhere(folder: str, make_optimizer: Any) -> dict[str, list[float]]:
+    """Return the losses of a run on four devices, and of one device that resumes from it."""
+    whole = Run(f"{folder}/whole", **ALL, make_optimizer=make_optimizer)
+    whole.steps(SAVED_AT)
+    whole.manager.save(whole.trainer.train_state)
+    whole.manager.close()
+    start = f"{folder}/whole/checkpoint_{SAVED_AT}"
+    resumed = Run(f"{folder}/one", 1, start=start, make_optimizer=make_optimizer)
+    return {"whole": whole.steps(SAVED_AT + 2), "resumed": resumed.steps(SAVED_AT + 2)}
+
+
+def find_resume_error(folder: str, start: str, make_optimizer: Any) -> str:
+    """Return the kind of error of a run that resumes with another optimizer; "" for none."""
+    try:
+        Run(folder, 1, start=start, make_optimizer=make_optimizer)
+    except UserError as error:
+        return str(error.kind)
+    return ""
+
+
 def main(folder: str) -> None:
     begun = Run(f"{folder}/begun", **ALL)
     found: dict[str, Any] = {"begun": begun.steps(SAVED_AT), "moments": begun.moments_held()}
@@ -181,6 +206,9 @@ def main(folder: str) -> None:
         start=start,
         gradient_dtype="float32",
     ).steps(SAVED_AT + 2)
+    for name, make_optimizer in (("adamw_rms", optimizer.adamw_rms), ("muon", muon.muon)):
+        found[name] = resume_elsewhere(f"{folder}/{name}", make_optimizer)
+        found[f"adamw to {name}"] = find_resume_error(f"{folder}/to_{name}", start, make_optimizer)
     print(json.dumps(found))
 
 

@@ -64,6 +64,8 @@ def bad_values(variable: Variable) -> tuple[str, ...]:
         values += ("0", "0.0")
     if isinstance(kind, value_types.Number) and kind.zero_or_above_one:
         values += ("0.5", "1")
+    if isinstance(kind, value_types.Number) and kind.maximum is not None:
+        values += (str(kind.maximum + 0.5),)
     if isinstance(kind, value_types.NameList) and kind.choices:
         first = kind.choices[0]
         values += (first.upper(), f"{first}u", f"{first},nosuch", f"{first};{first}")

@@ -26,7 +26,9 @@ TEXT_TO_TEXT = "text_to_text"  # the objective of such records, and another name
 FINETUNING_TASKS = ("mnli2", "squad1", PAIRS, TEXT_TO_TEXT)
 SEQIO_PREFIX = "task:"  # before the name of a task that is registered with SeqIO
 PRETRAINING_OBJECTIVES = ("span_corruption", "prefix_lm", "ul2", TEXT_TO_TEXT)
-OPTIMIZERS = ("adamw", "adafactor")
+OPTIMIZERS = ("adamw", "adamw_rms", "adafactor", "muon")
+LINEAR = "linear"
+T5X_SCHEDULES = (LINEAR, "cosine")
 LORA_LAYERS = ("all", "attention", "mlp")
 LEARNING_RATE_SCHEDULES = (
     "linear_rampup_cosine_decay",

@@ -148,6 +148,10 @@ def _parse_number(
         raise _make_invalid_error(
             variable, text, "number", f"give a number above 1, as in {example}, or 0"
         )
+    if kind.maximum is not None and number > kind.maximum:
+        raise _make_invalid_error(
+            variable, text, "number", f"give at most {kind.maximum:g}, as in {example}"
+        )
     return number
 
 

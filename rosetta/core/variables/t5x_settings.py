@@ -434,35 +434,57 @@ T5X_SETTINGS = (
         "Learning rate after the warm-up.",
         Group.LENGTH,
         T5X_TRAINING,
-        default=Note("0.0001; OPTIMIZER=adafactor: 0.01, in finetuning 0.001"),
+        default=Note("0.0001; OPTIMIZER=adafactor or adamw_rms: 0.01, in finetuning 0.001"),
         example="1e-3",
         details=(
-            "After the warm-up, the rate falls linearly to a tenth at the last step. With little "
-            "text, a small model learns faster at 0.005."
+            "After the warm-up, the rate falls to LAST_RATE of this number at the last step. With "
+            "little text, a small model learns faster at 0.005."
         ),
+        page="reference/gin-files.md#the-learning-rate",
+    ),
+    Variable(
+        "LR_SCHEDULE",
+        Choice(choices.T5X_SCHEDULES, "SCHEDULE"),
+        "How the learning rate falls after the warm-up: in a line, or as a cosine.",
+        Group.LENGTH,
+        T5X_TRAINING,
+        default=Note("linear"),
+        example="cosine",
+        page="reference/gin-files.md#the-learning-rate",
+    ),
+    Variable(
+        "LAST_RATE",
+        Number("SHARE", maximum=1),
+        "Share of the learning rate that is left at the last step.",
+        Group.LENGTH,
+        T5X_TRAINING,
+        default=Note("0.1"),
+        example="0.01",
         page="reference/gin-files.md#the-learning-rate",
     ),
     Variable(
         "OPTIMIZER",
         Choice(choices.OPTIMIZERS),
-        "Optimizer: AdamW, or Adafactor as T5 was trained with.",
+        "Optimizer: AdamW, AdamW with RMS scaling as in nanoT5, Adafactor as T5 was trained with, "
+        "or Muon.",
         Group.LENGTH,
         T5X_TRAINING,
         default=Note("adamw"),
         example="adafactor",
         details=(
-            "Adafactor multiplies the learning rate by the scale of each parameter, so its default "
-            "rate is larger. A run resumes only with the optimizer that it began with."
+            "adafactor and adamw_rms multiply the learning rate by the scale of each parameter, so "
+            "their default rate is larger. muon trains the kernels with Muon and all else with "
+            "AdamW. A run resumes only with the optimizer that it began with."
         ),
         page="reference/gin-files.md#the-optimizer",
     ),
     Variable(
         "WEIGHT_DECAY",
         Number("RATE"),
-        "Share of each parameter that a step of AdamW takes away, times the learning rate.",
+        "Share of each parameter that a step takes away, times the learning rate.",
         Group.LENGTH,
         T5X_TRAINING,
-        default=Note("0.01"),
+        default=Note("0.01; OPTIMIZER=adamw_rms: 0"),
         example="0.1",
         details="OPTIMIZER=adafactor refuses it.",
     ),

@@ -69,6 +69,7 @@ class Number(ValueType):
         *,
         above_zero: bool = False,
         zero_or_above_one: bool = False,
+        maximum: float | None = None,
     ) -> None:
         """Make the type.
 
@@ -76,13 +77,17 @@ class Number(ValueType):
           placeholder: See ValueType.
           above_zero: Whether 0 is not valid.
           zero_or_above_one: Whether numbers above 0 and up to 1 are not valid.
+          maximum: The largest valid number; None for no limit.
         """
         self.placeholder = placeholder
         self.above_zero = above_zero
         self.zero_or_above_one = zero_or_above_one
+        self.maximum = maximum
         self.description = "a number above 0" if above_zero else "a number, at least 0"
         if zero_or_above_one:
             self.description = "a number above 1, or 0"
+        if maximum is not None:
+            self.description += f", at most {maximum:g}"
 
 
 class Choice(ValueType):

@@ -105,9 +105,15 @@ def get_task_file_name(task: str) -> str:
 
 
 def find_optimizer_files(variables: Mapping[str, str]) -> list[Path]:
-    """Return the gin file of the optimizer that OPTIMIZER names; none if it is not set."""
-    optimizer = variables.get("OPTIMIZER")
-    return [ROOT / f"{GIN_FOLDER}/optimizers/{optimizer}.gin"] if optimizer else []
+    """Return the gin files of OPTIMIZER and LR_SCHEDULE; none if neither is set.
+
+    The files of all runs have the linear schedule already.
+    """
+    optimizer, schedule = variables.get("OPTIMIZER"), variables.get("LR_SCHEDULE")
+    names = [f"optimizers/{optimizer}.gin"] if optimizer else []
+    if schedule and schedule != choices.LINEAR:
+        names.append(f"runs/{schedule}_decay.gin")
+    return [ROOT / GIN_FOLDER / name for name in names]
 
 
 def find_user_files(variables: Mapping[str, str]) -> list[Path]:

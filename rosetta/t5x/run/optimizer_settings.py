@@ -10,7 +10,15 @@ if TYPE_CHECKING:
     from rosetta.t5x.run.settings import Settings
 
 ADAFACTOR = "adafactor"
-# The rates of the T5 paper. Adafactor multiplies them by the scale of each parameter.
+# The binding of WEIGHT_DECAY, for the optimizers that multiply it by the learning rate.
+_DECAY_BINDINGS = {
+    "adamw": "optimizer.adamw.weight_decay",
+    "adamw_rms": "optimizer.adamw_rms.weight_decay",
+    "muon": "muon.muon.weight_decay",
+}
+# These optimizers multiply the learning rate by the scale of each parameter. The rates are those of
+# the T5 paper, for Adafactor.
+_SCALING = (ADAFACTOR, "adamw_rms")
 _PRETRAINING_RATE = 0.01
 _FINETUNING_RATE = 0.001
 
@@ -24,18 +32,19 @@ def make_optimizer_bindings(run: Settings) -> dict[str, object]:
     Raises:
       UserError: WEIGHT_DECAY is set for Adafactor, whose decay does not follow the learning rate.
     """
-    decay = run.values["WEIGHT_DECAY"]
-    if run.values["OPTIMIZER"] != ADAFACTOR:
-        return {} if decay is None else {"optimizer.adamw.weight_decay": decay}
-    if decay is not None:
+    decay, optimizer = run.values["WEIGHT_DECAY"], run.values["OPTIMIZER"] or "adamw"
+    if decay is not None and optimizer not in _DECAY_BINDINGS:
         raise UserError(
-            "only AdamW multiplies the weight decay by the learning rate",
+            "Adafactor does not multiply the weight decay by the learning rate",
             f"WEIGHT_DECAY={decay}",
             "leave it out, or set Adafactor's own decay of each step in ROSETTA_GIN: "
             "adafactor.Adafactor.weight_decay_rate",
             kind=CONFLICT,
             value=decay,
         )
-    if run.values["LEARNING_RATE"] is not None:
-        return {}
-    return {"LEARNING_RATE": _FINETUNING_RATE if run.finetune else _PRETRAINING_RATE}
+    bindings: dict[str, object] = {}
+    if decay is not None:
+        bindings[_DECAY_BINDINGS[optimizer]] = decay
+    if optimizer in _SCALING and run.values["LEARNING_RATE"] is None:
+        bindings["LEARNING_RATE"] = _FINETUNING_RATE if run.finetune else _PRETRAINING_RATE
+    return bindings

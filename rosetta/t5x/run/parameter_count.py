@@ -30,7 +30,12 @@ TOTAL_STEPS = "__main__.train.total_steps"
 SAVE_SETTING = "t5x.utils.CheckpointConfig.save"
 SAVE_CONFIG = "t5x.utils.SaveCheckpointConfig"
 FINETUNING_STEPS = "rosetta.t5x.pretrained.total_steps"  # counts from the first checkpoint
-_ADAM = Reference("rosetta.t5x.optimizer.adamw")
+# Optimizer -> the moments of a kernel in its state.
+_MOMENTS = {
+    Reference("rosetta.t5x.optimizer.adamw"): disk_space.ADAM_MOMENTS,
+    Reference("rosetta.t5x.optimizer.adamw_rms"): disk_space.ADAM_MOMENTS,
+    Reference("rosetta.t5x.muon.muon"): 1,
+}
 
 
 def count_kernel_parameters(configuration: Configuration) -> int | None:
@@ -120,8 +125,10 @@ def check_checkpoint_space(
     if keep is not None and not isinstance(keep, int):
         return ()
     model = network_fields.find_model(configuration)
-    is_adam = configuration.value(f"{model}.optimizer_def") == _ADAM
-    moments = disk_space.ADAM_MOMENTS * disk_space.FLOAT_BYTES if is_adam else 0
+    optimizer = configuration.value(f"{model}.optimizer_def")
+    moments = disk_space.FLOAT_BYTES * (
+        _MOMENTS.get(optimizer, 0) if isinstance(optimizer, Reference) else 0
+    )
     is_float = configuration.value(f"{SAVE_CONFIG}.dtype") == "float32"
     width = disk_space.FLOAT_BYTES if is_float else disk_space.FLOAT_BYTES // 2
     remaining_steps = max(end - max(saved_steps, default=first_step), 0)

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 
 LENGTH_VARIABLES = {"ENC_SL": "inputs", "DEC_SL": "targets"}
 # Macros of the gin files that have a number, and are variables of the same name.
-MACRO_VARIABLES = ("WARMUP_STEPS", "SAVE_PERIOD", "EVAL_PERIOD", "STATS_PERIOD", "LEARNING_RATE")
+MACRO_VARIABLES = (
+    "WARMUP_STEPS",
+    "SAVE_PERIOD",
+    "EVAL_PERIOD",
+    "STATS_PERIOD",
+    "LEARNING_RATE",
+    "LAST_RATE",
+)
 TERMINAL_LOG = "-"  # the value of LOGDIR that sends all output to the terminal
 _SWITCHES = ("ENABLE_FP8", "TRANSPOSE_BS", "FUSE_QKV", "PACK")
 # The variables that the scripts' positional arguments set, in the documented order. Arguments may

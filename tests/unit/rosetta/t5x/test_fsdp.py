@@ -55,6 +55,9 @@ def found() -> dict[str, Any]:
         ("fp8", 1e-5),
         ("fused fp8", 1e-5),
         ("adafactor", 1e-4),
+        ("adamw_rms", 1e-4),
+        ("muon", 1e-4),
+        ("scanned muon", 1e-4),
     ],
 )
 def test_gradients_and_updates_are_those_of_whole_parameters(
@@ -65,7 +68,8 @@ def test_gradients_and_updates_are_those_of_whole_parameters(
 
 
 def test_a_device_holds_its_share_of_kernels_and_embeddings(found: dict[str, Any]) -> None:
-    for variant, shards in (("plain", 4), ("scanned", 4), ("tensor parallel", 2)):
+    """So is the state of the optimizer."""
+    for variant, shards in (("plain", 4), ("scanned", 4), ("tensor parallel", 2), ("muon", 4)):
         for name, share in found[variant]["held"].items():
             expected = 1 / shards if name.endswith(("/kernel", "/embedding")) else 1
             assert share == expected, (variant, name)

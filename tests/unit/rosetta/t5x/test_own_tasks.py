@@ -92,6 +92,8 @@ def test_a_task_of_seqio_is_evaluated_and_answered(place: Place, program: str) -
             {"where": "WEIGHT_DECAY=0.1", "remedy": "weight_decay_rate"},
         ),
         ({"OPTIMIZER": "sgd"}, errors.INVALID, {"value": "sgd", "remedy": "adafactor"}),
+        ({"LR_SCHEDULE": "constant"}, errors.INVALID, {"value": "constant", "remedy": "cosine"}),
+        ({"LAST_RATE": "1.5"}, errors.INVALID, {"where": "LAST_RATE", "value": "1.5"}),
         ({"STATS_PERIOD": "0"}, errors.INVALID, {"where": "STATS_PERIOD", "value": "0"}),
     ],
 )
@@ -114,6 +116,14 @@ def test_what_does_not_fit_is_one_line(
         ({"STATS_PERIOD": "20", "BENCHMARK_MODE": "1"}, {"STATS_PERIOD": "20"}),
         ({"WEIGHT_DECAY": "0.1"}, {"optimizer.adamw.weight_decay": "0.1"}),
         ({"OPTIMIZER": "adafactor"}, {"LEARNING_RATE": "0.01"}),
+        (
+            {"OPTIMIZER": "adamw_rms", "LR_SCHEDULE": "cosine", "WEIGHT_DECAY": "0.1"},
+            {"LEARNING_RATE": "0.01", "optimizer.adamw_rms.weight_decay": "0.1"},
+        ),
+        (
+            {"OPTIMIZER": "muon", "WEIGHT_DECAY": "0.1", "LAST_RATE": "0"},
+            {"muon.muon.weight_decay": "0.1", "LAST_RATE": "0.0", "LEARNING_RATE": None},
+        ),
         ({"OPTIMIZER": "adafactor", "LEARNING_RATE": "0.5"}, {"LEARNING_RATE": "0.5"}),
     ],
 )
@@ -124,8 +134,11 @@ def test_variables_of_pretraining_reach_the_trainer(
     assert ran.rc == 0, ran.err
     bindings = read_gin_bindings(ran)
     assert {name: bindings.get(name) for name in expected} == expected
-    files = list_gin_files(ran.argv)
-    assert ("optimizers/adafactor.gin" in files) == (settings.get("OPTIMIZER") == "adafactor")
+    optimizer, schedule = settings.get("OPTIMIZER"), settings.get("LR_SCHEDULE")
+    expected_files = [f"optimizers/{optimizer}.gin"] if optimizer else []
+    expected_files += [f"runs/{schedule}_decay.gin"] if schedule else []
+    files = [file for file in list_gin_files(ran.argv) if "pile_pretrain" not in file]
+    assert files == expected_files
 
 
 def test_one_period_is_fitted_to_the_other(place: Place) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import required_modules
+from tests.support import errors, required_modules
 
 required_modules.need_modules("jax", "t5x.utils")
 ROOT = Path(__file__).parents[4]
@@ -61,6 +61,15 @@ def test_fsdp_over_what_is_no_power_of_two(found: dict[str, Any]) -> None:
     assert found["six"] == pytest.approx(found["one on another batch"], rel=1e-5)
     assert found["six once"] == pytest.approx(found["one on another batch"], rel=1e-5)
     assert found["one after six"] == pytest.approx(found["six goes on"], rel=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw_rms", "muon"])
+def test_other_optimizers_resume_on_other_devices_too(
+    found: dict[str, Any], optimizer: str
+) -> None:
+    losses = found[optimizer]
+    assert losses["resumed"] == pytest.approx(losses["whole"], rel=1e-5)
+    assert found[f"adamw to {optimizer}"] == errors.DIFFERS
 
 
 def test_gradients_added_up_once_a_step_are_the_same(found: dict[str, Any]) -> None:

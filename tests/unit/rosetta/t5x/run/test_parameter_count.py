@@ -45,6 +45,8 @@ def test_a_decoder_alone_has_no_encoder() -> None:
         ({"KEEP": None, "TRAIN_STEPS": 13000}, [12000], 0, 12, 1),
         ({"KEEP": Reference("mine.keep"), "TRAIN_STEPS": 13000}, [], 0, 12, None),
         ({"OPTIMIZER": Reference("t5x.adafactor.Adafactor")}, [], 0, 4, 3),
+        ({"OPTIMIZER": Reference("rosetta.t5x.optimizer.adamw_rms")}, [], 0, 12, 3),
+        ({"OPTIMIZER": Reference("rosetta.t5x.muon.muon")}, [], 0, 8, 3),
         ({"utils.SaveCheckpointConfig.dtype": "bfloat16"}, [], 0, 10, 3),
         ({"FT_STEPS": 6000}, [], 1000000, 12, 2),
         ({"FT_STEPS": 6000}, [1006000], 1000000, 12, 0),
