@@ -45,6 +45,9 @@ class EvaluationSet:
 
 _PAX, _T5X = "rosetta pax eval CHECKPOINT", "rosetta t5x eval FT_TASK="
 _TFDS = "prepare {} with TensorFlow Datasets in TFDS_DATA_DIR, on a machine with internet"
+_GLUE = "DATA=jsonl:FOLDER with TASK.jsonl, or DATA=jsonl:FILE for one task; or " + _TFDS.replace(
+    "{}", "{} and so on"
+)
 SETS = (
     EvaluationSet(
         "lambada",
@@ -84,7 +87,7 @@ SETS = (
         "the tasks of GLUE; one alone is task:glue_cola_v002, and so on",
         "those of GLUE, by the package t5",
         "",
-        _TFDS.format("glue/cola:1.0.0 and so on"),
+        _GLUE.format("glue/cola:1.0.0"),
     ),
     EvaluationSet(
         "super_glue",
@@ -92,7 +95,7 @@ SETS = (
         "the tasks of SuperGLUE; one alone is task:super_glue_boolq_v102, and so on",
         "those of SuperGLUE, by the package t5",
         "",
-        _TFDS.format("super_glue/boolq:1.0.2 and so on"),
+        _GLUE.format("super_glue/boolq:1.0.2"),
     ),
     EvaluationSet(
         "pairs",

@@ -103,7 +103,7 @@ def make_command(program: str, environment: Mapping[str, str]) -> Command:
         _check_batch(values["BSIZE"], devices, values["TP_SIZE"])
     bindings = _make_bindings(program, environment, values, options)
     configuration = gin_reader.read_configuration(files.list_paths(), (Path.cwd(), gin_files.ROOT))
-    bindings |= settings.make_task_bindings(environment, task)
+    bindings |= settings.make_task_bindings(environment, task, evaluates=program == "eval")
     bindings |= gin_bindings.make_length_bindings(settings.select_lengths(values), configuration)
     configuration = configuration.bind(bindings)
     preflight.check_split(configuration, values["TP_SIZE"], devices, size=values["T5_SIZE"])

@@ -184,7 +184,8 @@ def task(
         returns SeqIO's own task or mixture of that name.
       vocabulary: the vocabulary of inputs and targets.
       objective: one of rosetta.data.data_spec.OBJECTIVES.
-      eval_data: the data of evaluation, like `data`.
+      eval_data: the data of evaluation, like `data`. If `data` is a task of GLUE or SuperGLUE, its
+        files of JSON lines, see rosetta.data.glue_records.
       name: the task's name in logs and TensorBoard; default: the objective.
       text_field: the field of the text in JSON lines and Example records.
       mean_noise_span_length: the mean length of a span in span corruption, in tokens.
@@ -202,8 +203,10 @@ def task(
     """
     parts = data_spec.parse_parts(data)
     if parts[0].spec.kind == "task":
-        from rosetta.t5x import seqio_tasks
+        from rosetta.t5x import glue_tasks, seqio_tasks
 
+        if isinstance(eval_data, str) and eval_data != data:
+            return glue_tasks.register_tasks(parts[0].spec.value, eval_data, vocabulary)
         return seqio_tasks.find_task(parts[0].spec.value, module)
     definition = _TaskDefinition(
         data_spec.describe_data(data),

@@ -177,10 +177,10 @@ def _read_records(
         }
     else:
         signature |= {"idx": tf.TensorSpec((), tf.int32)}
-    return tf.data.Dataset.from_generator(_remember_errors(read), output_signature=signature)
+    return tf.data.Dataset.from_generator(remember_errors(read), output_signature=signature)
 
 
-def _remember_errors(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+def remember_errors(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
     """Return a generator that adds each UserError to raised_errors.
 
     TensorFlow passes on only the text of an error.
@@ -275,6 +275,6 @@ def _read_rows(
     signature = {side: tf.TensorSpec((None,), tf.int32) for side in sides}
     return dataset.flat_map(
         lambda element: tf.data.Dataset.from_generator(
-            _remember_errors(read), args=(element["split"],), output_signature=signature
+            remember_errors(read), args=(element["split"],), output_signature=signature
         )
     )

@@ -16,7 +16,7 @@ from rosetta.core.errors import CONFLICT, DIFFERS, INVALID, MISSING, UserError
 from rosetta.core.not_known import NOT_KNOWN
 from rosetta.core.value_parsing import is_address, parse_path
 from rosetta.core.variables import setting_values
-from rosetta.data import data_checks
+from rosetta.data import data_checks, glue_records
 from rosetta.data.data_spec import PAIR_OBJECTIVES
 from rosetta.t5x.run import checkpoint_record, folders, network_fields, parameter_count
 from rosetta.t5x.run.gin_text import Reference
@@ -247,6 +247,9 @@ def check_data(
     Raises:
       UserError: the data cannot be used for the run.
     """
+    source, evaluated = (configuration.value(f"{_TASK}.{name}") for name in ("data", "eval_data"))
+    if isinstance(evaluated, str) and evaluated != source:
+        glue_records.check_files(str(source), evaluated)
     task = _read_data(configuration, trains=trains)
     if task is None:
         return

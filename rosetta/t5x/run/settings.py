@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
 from rosetta.core.value_parsing import parse_path, suggest_common_divisors
 from rosetta.core.variables import choices, lookup, setting_values
+from rosetta.data import glue_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -203,12 +204,15 @@ def is_seqio_task(task: str) -> bool:
     return task.startswith(choices.SEQIO_PREFIX)
 
 
-def make_task_bindings(variables: Mapping[str, str], task: str) -> dict[str, object]:
+def make_task_bindings(
+    variables: Mapping[str, str], task: str, *, evaluates: bool = False
+) -> dict[str, object]:
     """Return the gin bindings of a task that is registered with SeqIO, and of its module.
 
     Args:
       variables: of the run.
       task: what require_task returned; "" in pretraining.
+      evaluates: whether the program is "eval", which can read GLUE and SuperGLUE from files.
 
     Raises:
       UserError: the file of TASK_MODULE does not exist, or DATA or INPUT_PREFIX
@@ -228,7 +232,8 @@ def make_task_bindings(variables: Mapping[str, str], task: str) -> dict[str, obj
         bindings["TASK_MODULE"] = module
     if not is_seqio_task(task):
         return bindings
-    for name in ("DATA", "EVAL_DATA", "INPUT_PREFIX"):
+    is_local = evaluates and glue_records.is_glue_task(task) and bool(variables.get("DATA"))
+    for name in ("EVAL_DATA", "INPUT_PREFIX", *(() if is_local else ("DATA",))):
         if variables.get(name):
             raise UserError(
                 f"FT_TASK={task} has its own data and inputs",
@@ -237,6 +242,8 @@ def make_task_bindings(variables: Mapping[str, str], task: str) -> dict[str, obj
                 kind=CONFLICT,
                 value=variables[name],
             )
+    if is_local:
+        bindings["EVAL_DATA"] = variables["DATA"]
     return {**bindings, "DATA": task}
 
 

@@ -68,3 +68,54 @@ def test_the_columns_of_pairs_reach_the_program(program: str, tmp_path: Path) ->
     bindings = t5x_evaluation._make_bindings(program, environment, values, options)
     assert bindings["TEXT_FIELD"] == "question,answer"
     assert bindings["EVAL_DATA"] == "csv:a.csv"
+
+
+def _make_glue_environment(folder: Path, record: str, **variables: str) -> dict[str, str]:
+    (folder / "cola.jsonl").write_text(record)
+    return {
+        "CHECKPOINT_PATH": "gs://bucket/run/checkpoint_5",
+        "OUTPUT_DIR": str(folder / "out"),
+        "FT_TASK": "task:glue_cola_v002",
+        "T5_SIZE": "small",
+        "VOCAB": "byte",
+        "DATA": f"jsonl:{folder}/cola.jsonl",
+        "JAX_PLATFORMS": "cpu",
+        **variables,
+    }
+
+
+GOOD_RECORD = '{"sentence": "Go.", "label": 1}'
+
+
+def test_glue_is_evaluated_on_files(tmp_path: Path) -> None:
+    environment = _make_glue_environment(tmp_path, GOOD_RECORD)
+    with mock.patch.dict("os.environ", environment):
+        command = t5x_evaluation.make_command("eval", environment)
+    assert '--gin.DATA="task:glue_cola_v002"' in " ".join(command.argv).replace("'", '"')
+    assert any("EVAL_DATA" in word and "cola.jsonl" in word for word in command.argv)
+
+
+@pytest.mark.parametrize(
+    ("program", "record", "variables", "kind", "where"),
+    [
+        ("infer", GOOD_RECORD, {}, errors.CONFLICT, "DATA="),
+        ("eval", GOOD_RECORD, {"EVAL_DATA": "jsonl:a"}, errors.CONFLICT, "EVAL_DATA="),
+        ("eval", '{"sentence": "Go.", "label": 2}', {}, errors.INVALID, "cola.jsonl, line 1"),
+        ("eval", GOOD_RECORD, {"DATA": "jsonl:none.jsonl"}, errors.MISSING, "none.jsonl"),
+    ],
+    ids=["inference", "two-files", "record", "no-file"],
+)
+def test_wrong_files_of_glue_are_refused(
+    program: str,
+    record: str,
+    variables: dict[str, str],
+    kind: str,
+    where: str,
+    tmp_path: Path,
+) -> None:
+    environment = _make_glue_environment(tmp_path, record, **variables)
+    with (
+        mock.patch.dict("os.environ", environment),
+        errors.expect_user_error(kind, where=where),
+    ):
+        t5x_evaluation.make_command(program, environment)

@@ -1,0 +1,385 @@
+"""Records of GLUE and SuperGLUE on JSON lines, as rows with the fields that T5's tasks read.
+
+A line is a record as the files of SuperGLUE have it, or a row of the data set as Hugging Face and
+TensorFlow Datasets have it, with its label as a number or as a word. GLUE (Wang et al., ICLR 2019)
+publishes tables, whose rows may be written as JSON. SuperGLUE is that of Wang et al., NeurIPS 2019.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from rosetta.core import log
+from rosetta.core.errors import INVALID, MISSING, UNKNOWN, UserError
+from rosetta.data import bad_records, compressed_files, data_spec, json_lines
+from rosetta.data.bad_records import RecordFault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+NO_LABEL = -1
+_FILE_NAMES = ("val", "validation", "dev")  # of a folder of one task
+_MIXTURE = "_proportional"  # the end of the name of a mixture of all tasks
+_NAME = re.compile(rf"task:((?:super_)?glue)_(?:(\w+?)_)?v\d+({_MIXTURE}|_simple_eval)?")
+_BOOLEANS = ("False", "True")
+_ENTAILMENT = ("entailment", "not_entailment")
+_NLI = ("entailment", "neutral", "contradiction")
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueTask:
+    """A task of GLUE or SuperGLUE.
+
+    Attributes:
+        seqio_name: The task of the package t5 that has its texts and metrics.
+        fields: The fields that have texts.
+        labels: The names of the labels, by their numbers; () if the label is a number, as in STS-B,
+            or a text, as in ReCoRD.
+    """
+
+    seqio_name: str
+    fields: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+
+
+def _make_tasks(
+    benchmark: str, version: str, tasks: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
+) -> dict[str, GlueTask]:
+    """Return the tasks of a benchmark by name, from their fields and labels."""
+    return {
+        name: GlueTask(f"{benchmark}_{name}_{version}", *fields_and_labels)
+        for name, fields_and_labels in tasks.items()
+    }
+
+
+_PAIR = ("sentence1", "sentence2")
+_PREMISE = ("premise", "hypothesis")
+BENCHMARKS: dict[str, dict[str, GlueTask]] = {
+    "glue": _make_tasks(
+        "glue",
+        "v002",
+        {
+            "cola": (("sentence",), ("unacceptable", "acceptable")),
+            "sst2": (("sentence",), ("negative", "positive")),
+            "mrpc": (_PAIR, ("not_equivalent", "equivalent")),
+            "qqp": (("question1", "question2"), ("not_duplicate", "duplicate")),
+            "stsb": (_PAIR, ()),
+            "mnli": (_PREMISE, _NLI),
+            "mnli_matched": (_PREMISE, _NLI),
+            "mnli_mismatched": (_PREMISE, _NLI),
+            "qnli": (("question", "sentence"), _ENTAILMENT),
+            "rte": (_PAIR, _ENTAILMENT),
+            "wnli": (_PAIR, ("not_entailment", "entailment")),
+        },
+    ),
+    "super_glue": {
+        **_make_tasks(
+            "super_glue",
+            "v102",
+            {
+                "boolq": (("question", "passage"), _BOOLEANS),
+                "cb": (_PREMISE, ("entailment", "contradiction", "neutral")),
+                "copa": (
+                    ("premise", "choice1", "choice2", "question"),
+                    ("choice1", "choice2"),
+                ),
+                "multirc": (("paragraph", "question", "answer"), _BOOLEANS),
+                "record": (("passage", "query"), ()),
+                "rte": (_PREMISE, _ENTAILMENT),
+                "wic": (("word", *_PAIR), _BOOLEANS),
+            },
+        ),
+        "wsc": GlueTask(
+            "super_glue_wsc_v102_simple_eval", ("text", "span1_text", "span2_text"), _BOOLEANS
+        ),
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalTask:
+    """A task whose records are in a file of JSON lines.
+
+    Attributes:
+        benchmark: "glue" or "super_glue".
+        name: The name of the task in BENCHMARKS.
+        path: The file.
+    """
+
+    benchmark: str
+    name: str
+    path: str
+
+    @property
+    def task(self) -> GlueTask:
+        """The fields and labels of the task."""
+        return BENCHMARKS[self.benchmark][self.name]
+
+    @property
+    def local_name(self) -> str:
+        """The name under which the task is registered with SeqIO, such as "glue_cola"."""
+        return f"{self.benchmark}_{self.name}"
+
+
+def is_glue_task(name: str) -> bool:
+    """Return whether a name such as task:glue_cola_v002 is that of a task or mixture of GLUE."""
+    return _NAME.fullmatch(name) is not None
+
+
+def find_local_tasks(name: str, data: str) -> list[LocalTask]:
+    """Return the tasks of GLUE or SuperGLUE whose records are in files of JSON lines.
+
+    Args:
+        name: task:NAME of the package t5, a task or a mixture of all tasks.
+        data: jsonl:FILE. For a mixture jsonl:FOLDER, with a file TASK.jsonl for each task, or a
+            folder TASK with val.jsonl, validation.jsonl or dev.jsonl.
+
+    Raises:
+        UserError: The data is not JSON lines, there is no such task, or there is no file.
+    """
+    match = _NAME.fullmatch(name)
+    tasks = BENCHMARKS[match[1]] if match else {}
+    spec = data_spec.parse_parts(data)[0].spec
+    where = f"DATA={data}"
+    if not match or spec.kind != "jsonl":
+        raise UserError(
+            f"{name} reads its own data, or JSON lines",
+            where,
+            "leave it out, or name jsonl:FILE",
+            kind=INVALID,
+            value=spec.kind,
+        )
+    path = os.path.expanduser(spec.value)
+    if match[3] == _MIXTURE:
+        found = {task: _find_file(path, task) for task in tasks}
+        local_tasks = [LocalTask(match[1], task, file) for task, file in found.items() if file]
+        if not local_tasks:
+            raise UserError(
+                f"the folder has no file of {match[1]}",
+                where,
+                f"name a folder with {' '.join(f'{task}.jsonl' for task in tasks)}",
+                kind=MISSING,
+            )
+        return local_tasks
+    if match[2] not in tasks:
+        raise UserError(
+            f"{name} is not a task that local files can have",
+            f"FT_TASK={name}",
+            f"choose one of: {', '.join(tasks)}",
+            kind=UNKNOWN,
+            value=match[2],
+        )
+    paths = data_spec.find_files(spec)
+    if len(paths) > 1:
+        raise UserError(
+            f"{len(paths)} files are named, and a task has one",
+            where,
+            "name one file, or evaluate the mixture with a folder",
+            kind=INVALID,
+            value=len(paths),
+        )
+    return [LocalTask(match[1], match[2], paths[0])]
+
+
+def _find_file(folder: str, task: str) -> str | None:
+    """Return the file of a task in the folder of a benchmark, whatever the case of its name."""
+    if not os.path.isdir(folder):
+        return None
+    for entry in sorted(os.listdir(folder)):
+        path = os.path.join(folder, entry)
+        if entry.lower() == f"{task}.jsonl":
+            return path
+        if entry.lower() != task or not os.path.isdir(path):
+            continue
+        for name in _FILE_NAMES:
+            file = os.path.join(path, f"{name}.jsonl")
+            if os.path.isfile(file):
+                return file
+    return None
+
+
+def read_rows(local: LocalTask) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a task that have a label, with the fields that T5's task reads.
+
+    Args:
+        local: The task and its file.
+
+    Raises:
+        UserError: A line is not a record of the task and BAD_RECORDS is "stop", or no record has a
+            label.
+    """
+    count = left_out = 0
+    with compressed_files.open_decompressed(local.path) as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                rows = make_rows(local.name, local.task, json_lines.parse_object(line))
+            except RecordFault as fault:
+                bad_records.stop_or_skip(fault.locate(local.path, f"line {number:,}"))
+                continue
+            for row in rows:
+                count += 1
+                is_labelled = row["answers"] if local.name == "record" else row["label"] != NO_LABEL
+                if is_labelled:
+                    yield row
+                else:
+                    left_out += 1
+    if left_out == count:
+        raise UserError(
+            f"none of the {count:,} records has a label",
+            local.path,
+            "name a file with labels, such as that of the validation set",
+            kind=MISSING,
+            value=count,
+        )
+    if left_out:
+        log.warn(
+            f"{local.path}: {left_out:,} of {count:,} records have no label and are left out",
+            once=True,
+        )
+
+
+def check_files(name: str, data: str) -> None:
+    """Read every record of the files that find_local_tasks finds.
+
+    Args:
+        name: The data of a run. Nothing is read if it is not a task of GLUE or SuperGLUE.
+        data: The files.
+
+    Raises:
+        UserError: See find_local_tasks and read_rows.
+    """
+    for local in find_local_tasks(name, data) if is_glue_task(name) else ():
+        for _ in read_rows(local):
+            pass
+
+
+def make_rows(name: str, task: GlueTask, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a record.
+
+    Args:
+        name: The name of the task.
+        task: The task.
+        record: The record. A record of MultiRC or ReCoRD may have several questions.
+
+    Raises:
+        RecordFault: A field is missing or not valid.
+    """
+    try:
+        if name == "record":
+            return _make_record_rows(record)
+        if name == "multirc":
+            return [_make_multirc_row(part, task) for part in _split_multirc(record)]
+        if name == "wsc":
+            return [_make_wsc_row({**record, **record.get("target", {})}, task)]
+        return [{**_get_texts(record, task), **_get_label(record, task)}]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RecordFault(
+            f"not a record of {name}: {type(error).__name__} {error}",
+            f"name a file of {name}'s records",
+            f"not a record of {name}",
+        ) from None
+
+
+def _get_texts(record: Mapping[str, Any], task: GlueTask) -> dict[str, str]:
+    """Return the texts of a record by field."""
+    return {field: json_lines.get_text(record, field) for field in task.fields}
+
+
+def _get_label(record: Mapping[str, Any], task: GlueTask) -> dict[str, Any]:
+    """Return the label of a record as a number, and the number of the record.
+
+    Raises:
+        RecordFault: The label is not one of the task's.
+    """
+    label = record.get("label")
+    if label is None or label in (NO_LABEL, "", "-"):
+        label = NO_LABEL
+    elif label in task.labels:
+        label = task.labels.index(label)
+    elif not isinstance(label, (int, float)) or (task.labels and label not in (0, 1, 2)):
+        label = None
+    # True and 1.0 are equal to 1, and are the same label.
+    if label is None or (task.labels and int(label) >= len(task.labels)):
+        expected = " or ".join(task.labels) or "a number"
+        raise RecordFault(
+            f"the label is {record['label']!r}, not {expected}",
+            "correct the record, or name a file of this task",
+            "not a label of the task",
+        )
+    index = record.get("idx")
+    index = index if isinstance(index, int) and 0 <= index < 1 << 31 else 0
+    return {"label": int(label) if task.labels else float(label), "idx": index}
+
+
+def _make_wsc_row(record: Mapping[str, Any], task: GlueTask) -> dict[str, Any]:
+    """Return the row of a record of WSC, whose pronoun is a word of the text."""
+    indexes = {name: int(record[name]) for name in ("span1_index", "span2_index")}
+    row = {**_get_texts(record, task), **_get_label(record, task), **indexes}
+    word_count = len(row["text"].split(" "))
+    if not 0 < indexes["span2_index"] < word_count:
+        raise RecordFault(
+            f"the text has {word_count} words, and span2_index is {indexes['span2_index']}",
+            "give the number of the pronoun's word, from 0",
+            "span2_index is not the number of a word",
+        )
+    return row
+
+
+def _split_multirc(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the answers of a record of MultiRC, each with its question and paragraph."""
+    if not isinstance(record.get("passage"), dict):
+        yield dict(record)
+        return
+    for question in record["passage"]["questions"]:
+        for answer in question["answers"]:
+            yield {
+                "paragraph": record["passage"]["text"],
+                "question": question["question"],
+                "answer": answer["text"],
+                "label": answer.get("label"),
+                "idx": {
+                    "paragraph": record["idx"],
+                    "question": question["idx"],
+                    "answer": answer["idx"],
+                },
+            }
+
+
+def _make_multirc_row(record: Mapping[str, Any], task: GlueTask) -> dict[str, Any]:
+    """Return the row of one answer of MultiRC."""
+    numbers = {part: int(record["idx"][part]) for part in ("paragraph", "question", "answer")}
+    return {**_get_texts(record, task), **_get_label(record, task), "idx": numbers}
+
+
+def _make_record_rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the row of each question of a record of ReCoRD."""
+    if "qas" not in record:
+        return [_make_record_row(record["passage"], record, record["entities"], record["idx"])]
+    passage = record["passage"]
+    text = passage["text"]
+    entities = {text[entity["start"] : entity["end"] + 1] for entity in passage["entities"]}
+    rows = []
+    for question in record["qas"]:
+        numbers = {"passage": record["idx"], "query": question["idx"]}
+        answers = {answer["text"] for answer in question.get("answers", ())}
+        parts = {"query": question["query"], "answers": sorted(answers)}
+        rows.append(_make_record_row(text, parts, sorted(entities), numbers))
+    return rows
+
+
+def _make_record_row(
+    passage: str, question: Mapping[str, Any], entities: Sequence[str], numbers: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the row of one question of ReCoRD."""
+    return {
+        "passage": json_lines.get_text({"passage": passage}, "passage"),
+        "query": json_lines.get_text(question, "query"),
+        "entities": [str(entity) for entity in entities],
+        "answers": [str(answer) for answer in question.get("answers", ())],
+        "idx": {part: int(numbers[part]) for part in ("passage", "query")},
+    }

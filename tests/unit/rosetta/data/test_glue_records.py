@@ -1,0 +1,164 @@
+"""Records of GLUE and SuperGLUE on JSON lines."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rosetta.data import glue_records
+from tests.support import errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAIR = {"sentence1": "Ann sings.", "sentence2": "She sings."}
+PREMISE = {"premise": "Ann sings.", "hypothesis": "She sings."}
+WSC = {"text": "Ann saw that she won", "label": True, "idx": 4}
+SPANS = {"span1_text": "Ann", "span1_index": 0, "span2_text": "she", "span2_index": 3}
+
+
+def write_lines(path: Path, *records: Any) -> str:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return str(path)
+
+
+def read_rows(path: Path, benchmark: str, name: str, *records: Any) -> list[dict[str, Any]]:
+    local = glue_records.LocalTask(benchmark, name, write_lines(path / "a.jsonl", *records))
+    return list(glue_records.read_rows(local))
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "name", "record", "row"),
+    [
+        ("glue", "cola", {"sentence": "Go.", "label": 1, "idx": 7}, {"label": 1, "idx": 7}),
+        ("glue", "cola", {"sentence": "Go.", "label": "acceptable"}, {"label": 1, "idx": 0}),
+        ("glue", "stsb", {**PAIR, "label": 2.5}, {"label": 2.5, "sentence1": "Ann sings."}),
+        ("glue", "mnli", {**PREMISE, "label": "contradiction"}, {"label": 2}),
+        ("super_glue", "cb", {**PREMISE, "label": "contradiction"}, {"label": 1}),
+        ("super_glue", "boolq", {"question": "a", "passage": "b", "label": True}, {"label": 1}),
+        ("super_glue", "wsc", {**WSC, "target": SPANS}, {**SPANS, "label": 1, "idx": 4}),
+        ("super_glue", "wsc", {**WSC, **SPANS}, {**SPANS, "label": 1}),
+    ],
+    ids=["number", "word", "score", "mnli", "cb", "boolean", "wsc-published", "wsc-flat"],
+)
+def test_a_record_as_a_row(
+    benchmark: str, name: str, record: Any, row: dict[str, Any], tmp_path: Path
+) -> None:
+    (found,) = read_rows(tmp_path, benchmark, name, record)
+    assert {field: found[field] for field in row} == row
+    assert set(glue_records.BENCHMARKS[benchmark][name].fields) <= set(found)
+
+
+def test_multirc_as_published_and_as_rows(tmp_path: Path) -> None:
+    answers = [{"text": "b", "idx": 5, "label": 1}, {"text": "c", "idx": 6, "label": 0}]
+    published = {
+        "idx": 3,
+        "passage": {"text": "p", "questions": [{"question": "q", "idx": 4, "answers": answers}]},
+    }
+    index = {"paragraph": 3, "question": 4, "answer": 5}
+    row = {"paragraph": "p", "question": "q", "answer": "b", "label": 1, "idx": index}
+    found = read_rows(tmp_path, "super_glue", "multirc", published)
+    assert found[0] == row
+    assert [each["label"] for each in found] == [1, 0]
+    assert read_rows(tmp_path, "super_glue", "multirc", row) == [row]
+
+
+def test_record_as_published_and_as_rows(tmp_path: Path) -> None:
+    published = {
+        "idx": 1,
+        "passage": {
+            "text": "Ann met Bob. Ann left.",
+            "entities": [{"start": 0, "end": 2}, {"start": 8, "end": 10}, {"start": 13, "end": 15}],
+        },
+        "qas": [
+            {"query": "@placeholder left", "idx": 2, "answers": [{"text": "Ann"}, {"text": "Ann"}]},
+            {"query": "of the test set", "idx": 3},
+        ],
+    }
+    row = {
+        "passage": "Ann met Bob. Ann left.",
+        "query": "@placeholder left",
+        "entities": ["Ann", "Bob"],
+        "answers": ["Ann"],
+        "idx": {"passage": 1, "query": 2},
+    }
+    assert read_rows(tmp_path, "super_glue", "record", published) == [row]
+    assert read_rows(tmp_path, "super_glue", "record", row) == [row]
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "name", "record"),
+    [
+        ("glue", "cola", {"sentence": "Go."}),
+        ("glue", "cola", {"sentence": "Go.", "label": -1}),
+        ("super_glue", "record", {"passage": "p", "query": "q", "entities": [], "idx": {}}),
+    ],
+    ids=["no-label", "hidden-label", "no-index"],
+)
+def test_records_without_a_label(benchmark: str, name: str, record: Any, tmp_path: Path) -> None:
+    kind = errors.MISSING if name == "cola" else errors.INVALID
+    with errors.expect_user_error(kind, where="a.jsonl"):
+        read_rows(tmp_path, benchmark, name, record)
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "name", "record"),
+    [
+        ("glue", "cola", {"sentence": "Go.", "label": 2}),
+        ("glue", "cola", {"sentence": "Go.", "label": "maybe"}),
+        ("glue", "cola", {"sentence": "Go.", "label": 0.5}),
+        ("glue", "cola", {"sentence": "Go.", "label": [1]}),
+        ("glue", "stsb", {**PAIR, "label": "high"}),
+        ("glue", "rte", {"sentence1": "a", "label": 0}),
+        ("super_glue", "wsc", {**WSC, **SPANS, "span2_index": 9}),
+        ("super_glue", "wsc", WSC),
+        ("super_glue", "multirc", {"passage": {"text": "p"}}),
+    ],
+    ids=[
+        "number",
+        "word",
+        "fraction",
+        "list",
+        "score",
+        "field",
+        "span-place",
+        "span-missing",
+        "layout",
+    ],
+)
+def test_wrong_records(benchmark: str, name: str, record: Any, tmp_path: Path) -> None:
+    with errors.expect_user_error(errors.INVALID, where="line 1"):
+        read_rows(tmp_path, benchmark, name, record)
+
+
+def test_the_folder_of_a_benchmark(tmp_path: Path) -> None:
+    for name in ("BoolQ/val.jsonl", "BoolQ/train.jsonl", "CB/dev.jsonl", "copa.jsonl", "notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}\n")
+    found = glue_records.find_local_tasks("task:super_glue_v102_proportional", f"jsonl:{tmp_path}")
+    files = {local.local_name: local.path.removeprefix(f"{tmp_path}/") for local in found}
+    assert files == {
+        "super_glue_boolq": "BoolQ/val.jsonl",
+        "super_glue_cb": "CB/dev.jsonl",
+        "super_glue_copa": "copa.jsonl",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "kind"),
+    [
+        ("task:glue_v002_proportional", "jsonl:.", errors.MISSING),
+        ("task:glue_cola_v002", "tfrecord:a", errors.INVALID),
+        ("task:glue_cola_v002", "jsonl:none.jsonl", errors.MISSING),
+        ("task:glue_ax_v002", "jsonl:a.jsonl", errors.UNKNOWN),
+    ],
+    ids=["empty-folder", "other-kind", "no-file", "no-labels"],
+)
+def test_wrong_files(
+    name: str, data: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with errors.expect_user_error(kind):
+        glue_records.find_local_tasks(name, data)
