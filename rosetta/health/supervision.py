@@ -22,6 +22,7 @@ from rosetta.health import (
     checkpoint_files,
     goodput,
     key_value_store,
+    mlflow_tracking,
     profiling,
     step_failure,
     stop_signals,
@@ -126,7 +127,9 @@ class Supervisor:
         self._last_save = time.monotonic()
         self.saves: SaveTracker | None = None
         self._profiler = profiling.StepProfiler(self._folder, settings.profile, rank)
-        self._wandb = weights_and_biases.WandbRun(self._folder, os.environ) if rank == 0 else None
+        mlflow_tracking.check_installed(os.environ)  # in all processes, so that none waits
+        services = (weights_and_biases.WandbRun, mlflow_tracking.MlflowRun) if rank == 0 else ()
+        self._tracked_runs = [make_run(self._folder, os.environ) for make_run in services]
         self.goodput = goodput.Goodput(folder) if rank == 0 else None
         stop_signals.install_handlers()
         stop_signals.set_stop_request(self._stop_barrier.request)
@@ -381,9 +384,9 @@ class Supervisor:
         return values, tuple(notes)
 
     def log_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Send a report's scalars to Weights & Biases, if it is used."""
-        if self._wandb:
-            self._wandb.log_scalars(step, scalars)
+        """Send a report's scalars to Weights & Biases and MLflow, if they are used."""
+        for tracked_run in self._tracked_runs:
+            tracked_run.log_scalars(step, scalars)
 
     def publish_input_wait(self, step: int, input_wait: float) -> None:
         """Tell rank 0 how many seconds a step this host waited for its data."""
@@ -420,8 +423,8 @@ class Supervisor:
         stop_signals.restore_default_handlers()
         self.watchdog.close()
         self._profiler.close()
-        if self._wandb:
-            self._wandb.close()
+        for tracked_run in self._tracked_runs:
+            tracked_run.close()
 
 
 @dataclass(frozen=True)

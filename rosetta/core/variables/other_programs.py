@@ -601,6 +601,23 @@ _NETWORK = (
         default="rosetta",
     ),
     _declare_variable(
+        "MLFLOW_TRACKING_URI",
+        "MLflow",
+        "Server, or folder as file:FOLDER, that gets the scalars of a run.",
+        TRAINER,
+        type_=Text("a URI", "URI"),
+        group=Group.NETWORK,
+        default=Note("none: nothing is sent"),
+    ),
+    _declare_variable(
+        "MLFLOW_EXPERIMENT_NAME",
+        "MLflow",
+        "Experiment that gets the scalars of a run.",
+        TRAINER,
+        group=Group.NETWORK,
+        default="rosetta",
+    ),
+    _declare_variable(
         "PIP_INDEX_URL",
         "pip",
         "Index of Python packages.",
