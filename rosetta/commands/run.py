@@ -552,7 +552,7 @@ def submit_preset(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     if args.dry_run:
         return _format_rendering(rendering)
     result = run_start.submit(args.on, run, options)
-    return result, result["said"]
+    return result, result["output"]
 
 
 def spawn_processes(args: argparse.Namespace) -> tuple[dict[str, Any], str]:

@@ -22,6 +22,10 @@ _QUERIES = 8  # places that `list` asks at the same time
 _DEFAULT_LINES = 20
 _PROGRESS_BYTES = 64 << 10  # of the end of progress.jsonl, which has the newest reports
 _POLL_SECONDS = 0.5
+_NO_RUNS = (
+    "no runs yet: the list has what `rosetta run` and `rosetta submit` start, and not what "
+    "`rosetta t5x`, `rosetta pax` and the scripts start"
+)
 _STATE_SECONDS = 5.0  # between questions whether a followed run is over
 
 
@@ -115,7 +119,7 @@ def _list_runs(*, show_all: bool) -> tuple[dict[str, Any], str]:
     if len(shown) < len(records):
         lines.append(f"{len(records) - len(shown)} older runs: rosetta runs list --all")
     result = {"runs": [_make_result(record, states[record.number]) for record in shown]}
-    return result, "\n".join(lines) if records else "no runs yet"
+    return result, "\n".join(lines) if records else _NO_RUNS
 
 
 def _make_result(record: RunRecord, state: RunState) -> dict[str, Any]:
@@ -302,7 +306,7 @@ def _resubmit(record: RunRecord, *, force: bool) -> None:
         # The JobSet that is over keeps its name.
         name = f"{record.handle['jobset'][:30].rstrip('-')}-{os.urandom(3).hex()}"
         options = replace(options, name=name)
-    print(run_start.submit(record.place, again, options, record.number)["said"])
+    print(run_start.submit(record.place, again, options, record.number)["output"])
 
 
 RUN = {"runs": run}

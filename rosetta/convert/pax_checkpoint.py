@@ -60,7 +60,7 @@ def find_checkpoint(path: Path) -> Path:
         if checkpoints:
             return checkpoints[max(checkpoints)]
     raise UserError(
-        "the folder has no checkpoint_N",
+        run_folders.describe_missing_checkpoint(str(path)),
         str(path),
         "name the folder of a run, or one of its folders checkpoint_N",
         kind=MISSING,

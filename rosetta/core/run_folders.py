@@ -85,6 +85,13 @@ def list_checkpoint_steps(folder: str) -> list[int]:
     return sorted(step for step in steps if step is not None)
 
 
+def describe_missing_checkpoint(folder: str) -> str:
+    """Return what is wrong with a folder in which no checkpoint was found."""
+    if folder_exists(folder):
+        return "the folder has no checkpoint_N"
+    return "the folder does not exist"
+
+
 def check_last_step(setting: str, last_step: int, step: int, variable: str) -> tuple[str, ...]:
     """Check that a run does not end before the checkpoint that it resumes from.
 

@@ -16,7 +16,7 @@ from typing import Any
 from rosetta.core import path_checks
 from rosetta.core.errors import CONFLICT, DENIED, INVALID, MISSING, UNKNOWN, UserError
 from rosetta.core.value_parsing import is_address
-from rosetta.data import remote_files
+from rosetta.data import json_lines, remote_files
 
 # The kinds of sources, and their help.
 KINDS = {
@@ -280,8 +280,9 @@ def parse_pair_fields(field: str) -> tuple[str, str]:
     if len(names) != 2 or not all(names) or names[0] == names[1]:
         raise UserError(
             f"{field!r} does not name two fields",
-            "TEXT_FIELD",
-            "name the fields of inputs and targets, as in TEXT_FIELD=question,answer",
+            json_lines.write_field_option(field),
+            "name the fields of inputs and targets, as in "
+            + json_lines.write_field_option("question,answer"),
             kind=INVALID,
             value=field,
         )

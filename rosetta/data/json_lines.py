@@ -38,6 +38,11 @@ def set_field_option(name: str) -> None:
     _field_option = name
 
 
+def write_field_option(value: str) -> str:
+    """Return the option or variable with a value, as the user writes it."""
+    return f"{_field_option} {value}" if _field_option.startswith("--") else f"TEXT_FIELD={value}"
+
+
 def describe_field_option(count: int = 1) -> str:
     """Return how a user names the field that has the text, or the two fields of pairs.
 

@@ -260,7 +260,7 @@ def convert_to_json(command: Command) -> dict[str, Any]:
         "argv": command.argv,
         "env": {name: command.env[name] for name in SHOWN_VARIABLES if name in command.env},
         "log": str(command.log) if command.log else None,
-        "said": list(command.lines),
+        "messages": list(command.lines),
     }
     masked: dict[str, Any] = Mask(command.env).mask_document(document)
     return masked
@@ -273,4 +273,4 @@ def format_command(command: Command) -> str:
     """
     document = convert_to_json(command)
     rendering = Rendering(document["argv"], document["env"])
-    return "\n".join([*document["said"], rendering.format_command()])
+    return "\n".join([*document["messages"], rendering.format_command()])

@@ -126,7 +126,7 @@ def submit(place: str, run: Run, options: Options, again: int | None = None) -> 
       again: The number of the run that this one repeats.
 
     Returns:
-      What the program said, and the number of the run; None if it could not be recorded.
+      The output of the program, and the number of the run; None if it could not be recorded.
 
     Raises:
       UserError: The program is missing, or refuses the run.
@@ -155,7 +155,7 @@ def submit(place: str, run: Run, options: Options, again: int | None = None) -> 
     if record:
         handle = _read_handle(place, run, labeled, output)
         _announce(replace(record, handle=handle))
-    return {"said": output, "run": record.number if record else None}
+    return {"output": output, "run": record.number if record else None}
 
 
 def check_program(rendered: Rendering, place: str) -> None:

@@ -55,7 +55,7 @@ def locate_checkpoint(path: str) -> tuple[str, int | None]:
     steps = run_folders.list_checkpoint_steps(folder)
     if not steps or (step is not None and not run_folders.folder_exists(path)):
         raise UserError(
-            "there is no checkpoint_N",
+            run_folders.describe_missing_checkpoint(path),
             f"CHECKPOINT_RESTORE_PATH={path}",
             "name a run's folder, its folder `checkpoints`, or one checkpoint_N",
             kind=MISSING,

@@ -325,14 +325,14 @@ def _make_batch_error(model: Model, gpus: int, splits: list[Split], fixed: Fixed
     if fixed.sequences is not None:
         parts = sorted({split.parts for split in splits})
         return UserError(
-            f"no split of {gpus} GPUs divides a batch of {fixed.sequences} sequences",
+            f"{gpus} GPUs cannot share a batch of {fixed.sequences} sequences in any allowed way",
             f"--global-batch {fixed.sequences}",
             f"give a multiple of one of: {', '.join(map(str, parts))}",
             kind=INVALID,
             value=fixed.sequences,
         )
     return UserError(
-        f"no split of {gpus} GPUs goes with the options that are set",
+        f"the options that are set leave no way to divide the model among {gpus} GPUs",
         "rosetta plan --search",
         f"set fewer of them; {model.name} can be split into "
         + "; ".join(split.describe() for split in splits[:4]),

@@ -85,13 +85,8 @@ def find_checkpoint(checkpoint: str | None) -> str:
         return folder
     steps = run_folders.list_checkpoint_steps(folder)
     if not steps:
-        problem = (
-            "the folder has no checkpoint_N"
-            if run_folders.folder_exists(folder)
-            else "the folder does not exist"
-        )
         raise UserError(
-            problem,
+            run_folders.describe_missing_checkpoint(folder),
             checkpoint,
             "name the folder of the pretrained model, or a checkpoint_N in it",
             kind=MISSING,

@@ -397,7 +397,7 @@ def find_pretrained(name: str, path: str) -> tuple[str, int | None]:
     step = find_newest_step(run)
     if step is None:
         raise UserError(
-            "the folder holds no checkpoints/checkpoint_N",
+            run_folders.describe_missing_checkpoint(run),
             f"{name}={path}",
             "name the folder of a run that has saved a checkpoint",
             kind=MISSING,

@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core.errors import CONFLICT, MISSING, UNSUPPORTED, UserError
-from rosetta.core.run_folders import list_checkpoint_steps, write_file
+from rosetta.core.run_folders import (
+    describe_missing_checkpoint,
+    list_checkpoint_steps,
+    write_file,
+)
 from rosetta.core.value_parsing import is_address, parse_path
 from rosetta.core.variables import setting_values
 from rosetta.t5x.run import checkpoint_record
@@ -82,7 +86,7 @@ def choose_finetuning_folders(
     start = find_newest_checkpoint(model_dir)
     if start is None:
         raise UserError(
-            "the folder has no checkpoint_N",
+            describe_missing_checkpoint(model_dir),
             f"MODEL_DIR={model_dir}",
             "name the folder of the pretrained model, or set INITIAL_CHECKPOINT_PATH",
             kind=MISSING,

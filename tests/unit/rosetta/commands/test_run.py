@@ -348,7 +348,7 @@ def test_the_output_of_the_scheduler_is_printed(place: fake_launchers.Place) -> 
     sbatch.write_text("#!/bin/sh\necho Submitted batch job 7\n")
     assert place.rosetta(*DRY["slurm"], "t5x-small").stdout == "Submitted batch job 7\n"
     assert json.loads(place.rosetta(*DRY["slurm"], "t5x-small", "--json").stdout)["result"] == {
-        "said": "Submitted batch job 7",
+        "output": "Submitted batch job 7",
         "run": 2,
     }
     sbatch.write_text("#!/bin/sh\necho 'error: invalid partition' >&2\nexit 1\n")

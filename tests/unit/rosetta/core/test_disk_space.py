@@ -145,5 +145,5 @@ def test_a_dry_run_reports_what_would_stop_a_run(place: t5x_scripts.Place) -> No
     assert ran.rc == 0, ran.err
     assert any(
         "this node has 2 processes, but each sees only 1 GPU(s)" in line
-        for line in json.loads(ran.out)["said"]
+        for line in json.loads(ran.out)["messages"]
     )

@@ -30,7 +30,7 @@ def test_the_cpu_is_used_only_on_request(place: Place) -> None:
     assert "no NVIDIA GPU is visible" in ran.err
     dry = place.run("singlenode_pretrain_pile.sh", "--dry-run", *SMALL, JAX_PLATFORMS="")
     assert dry.rc == 0, "a dry run may be for another machine"
-    assert any("no NVIDIA GPU is visible" in line for line in json.loads(dry.out)["said"])
+    assert any("no NVIDIA GPU is visible" in line for line in json.loads(dry.out)["messages"])
 
 
 @pytest.mark.parametrize(
