@@ -28,7 +28,14 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from rosetta.data import data_spec, pipeline, token_cache, vocabularies, vocabulary_training
+from rosetta.data import (
+    data_recipe,
+    data_spec,
+    pipeline,
+    token_cache,
+    vocabularies,
+    vocabulary_training,
+)
 from tests.support import corpora
 
 INPUTS, TARGETS, BATCH = 512, 128, 256
@@ -87,7 +94,7 @@ def _write_sources(folder: str, documents: list[str]) -> dict[str, str]:
     }
 
 
-def _measure_source(recipe: pipeline.Recipe, seconds: float) -> dict[str, Any]:
+def _measure_source(recipe: data_recipe.Recipe, seconds: float) -> dict[str, Any]:
     """Return the rate of a source, and the share of its batches that is not padding."""
     batches = pipeline.Batches(recipe, BATCH)
     batch = batches.make_batch(0)
@@ -144,17 +151,17 @@ def measure(documents: list[str], folder: str, vocab: str | None, seconds: float
     }
     rates = {
         "synthetic": _measure_source(
-            pipeline.Recipe("synthetic", **{**common, "vocab": "ids:32128", "extra_ids": 0}),
+            data_recipe.Recipe("synthetic", **{**common, "vocab": "ids:32128", "extra_ids": 0}),
             seconds,
         )
     }
     rates["pre-tokenised"] = _measure_source(
-        pipeline.Recipe(f"cache:{folder}/cache", **common), seconds
+        data_recipe.Recipe(f"cache:{folder}/cache", **common), seconds
     )
     for name, data in sources.items():
-        rates[f"{name}, raw"] = _measure_source(pipeline.Recipe(data, **common), seconds)
+        rates[f"{name}, raw"] = _measure_source(data_recipe.Recipe(data, **common), seconds)
     rates["text, bytes"] = _measure_source(
-        pipeline.Recipe(
+        data_recipe.Recipe(
             sources["text"],
             **{**common, "vocab": "byte", "extra_ids": 100, "mean_noise_span_length": 20.0},
         ),

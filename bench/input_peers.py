@@ -37,6 +37,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 from rosetta.data import (
+    data_recipe,
     data_spec,
     objectives,
     pipeline,
@@ -115,7 +116,7 @@ def write_windows(folder: Path) -> None:
 def read_with_rosetta(folder: Path, data: str) -> Iterator[Any]:
     """Yield the batches of a source of rosetta."""
     vocabulary = load_vocabulary(folder)
-    recipe = pipeline.Recipe(
+    recipe = data_recipe.Recipe(
         data, "span_corruption", vocabulary.name, vocabulary.extra_ids, INPUTS, TARGETS
     )
     batches = pipeline.Batches(recipe, BATCH)

@@ -140,7 +140,7 @@ PROGRAM = Program(
             "vocab",
             PREPARE,
             "train a vocabulary, or show one",
-            "rosetta.commands.data",
+            "rosetta.commands.vocab",
             ("train --data 'text:ro/*.txt' --out ro.model", "show ro.model"),
         ),
         Command(

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from rosetta.core.errors import DENIED, UserError
-from rosetta.data import bad_records, pipeline
+from rosetta.data import bad_records, batch_hashes
 from rosetta.health import stop_signals
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class BatchLog:
         first_row = shard * (self.batches.batch // shards)
         line = {
             "step": step,
-            "hash": pipeline.hash_batch(batch, first_row),
+            "hash": batch_hashes.hash_batch(batch, first_row),
             "shard": shard,
             "shards": shards,
         }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rosetta.data import Array, pipeline, seqio_features
+from rosetta.data import Array, data_recipe, pipeline, seqio_features
 
 if TYPE_CHECKING:
     from rosetta.data.rows import Rows
@@ -97,7 +97,13 @@ class CausalBatches(pipeline.Batches):
     """
 
     def __init__(
-        self, recipe: pipeline.Recipe, batch: int, *, shard: int = 0, shards: int = 1, bos: int = 0
+        self,
+        recipe: data_recipe.Recipe,
+        batch: int,
+        *,
+        shard: int = 0,
+        shards: int = 1,
+        bos: int = 0,
     ) -> None:
         super().__init__(recipe, batch, shard=shard, shards=shards, kind="causal")
         self.bos = bos

@@ -122,7 +122,7 @@ def check_data(
         mean_noise_span_length: The mean length of masked spans, for span corruption.
         noise_density: The share of masked tokens, for span corruption.
         mode_tokens: The mode tokens of ul2, see objectives.split_mode_tokens. None for the usual.
-        input_prefix: See pipeline.Recipe.
+        input_prefix: See data_recipe.Recipe.
         text_field: The field of JSON lines that has the text. If it is set, the first record of
             each source of files is read, too.
         from_variables: Whether DATA and EVAL_DATA name the sources. Errors about a source then name
@@ -131,7 +131,13 @@ def check_data(
     Raises:
         UserError: Something is missing or does not fit.
     """
-    from rosetta.data import data_spec, objectives, pipeline, task_records, vocabularies
+    from rosetta.data import (
+        data_spec,
+        objectives,
+        row_sources,
+        task_records,
+        vocabularies,
+    )
 
     path_checks.check_certificates()
     is_labelled = objective in data_spec.LABEL_OBJECTIVES
@@ -155,7 +161,7 @@ def check_data(
     def check_parts(variable: str, typed: str | Mapping[str, float], default_split: str) -> None:
         for part in data_spec.parse_parts(typed):
             try:
-                pipeline.check_source(part.spec, sized_objective, vocabulary, default_split)
+                row_sources.check_source(part.spec, sized_objective, vocabulary, default_split)
             except UserError as error:
                 if from_variables:
                     raise name_source_variable(error, variable) from None

@@ -15,37 +15,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.core.errors import CONFLICT, DIFFERS, INVALID, UNSUPPORTED, UserError
+from rosetta.core.errors import DIFFERS, INVALID, UserError
 from rosetta.core.variables.setting_values import read_setting
 from rosetta.data import (
     Array,
-    array_records,
-    compressed_files,
+    batch_hashes,
     data_spec,
-    documents,
     file_fingerprints,
-    labelled_records,
-    megatron_files,
-    objectives,
     remote_files,
+    row_sources,
     rows,
-    saved_datasets,
     seqio_features,
-    table_files,
-    task_records,
-    text_corpora,
-    text_heads,
-    tfds,
-    vocabularies,
 )
 from rosetta.data.streaming import Stream
-from rosetta.data.token_cache import TokenCache
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from rosetta.data.data_spec import Spec
-    from rosetta.data.objectives import Objective
+    from rosetta.data.data_recipe import Recipe
 
 CHANGED_DATA_VARIABLE = "CHANGED_DATA"
 
@@ -60,274 +47,6 @@ _COMPARED_FIELDS = (
     "noise_density",
     "input_prefix",
 )
-# Each source of a mixture has a seed of its own. Otherwise two sources with equally many examples
-# would be drawn in the same order.
-_SEED_STEP = 1_000_003
-
-
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-    """Everything that decides what the rows are.
-
-    The names of the fields are part of fingerprints, and must not change.
-
-    Attributes:
-        data: A spec string, or {spec: rate} as JSON.
-        objective: One of data_spec.OBJECTIVES.
-        vocab: "byte", "ids:N" or a SentencePiece model.
-        extra_ids: The number of sentinels added to the vocabulary.
-        inputs: The length of inputs in tokens; 0 for lm.
-        targets: The length of targets in tokens.
-        seed: The seed of the order and of every random choice.
-        split: The split of hf and tfds sets that name none.
-        pack: Whether several short examples share a row (mnli, squad). A window of running text
-            fills its row alone.
-        shuffle: Whether the order is random. Otherwise it is that of the data, and windows begin at
-            the same places in each epoch.
-        text_field: The field of JSON lines, Examples and Hugging Face records that has the text.
-        mean_noise_span_length: The mean length of masked spans, for span corruption.
-        noise_density: The share of masked tokens, for span corruption.
-        labels: The names of the classes, for classification. It is not part of the fingerprint of
-            a recipe without classes.
-        mode_tokens: The mode tokens of ul2, see objectives.split_mode_tokens.
-        input_prefix: The text before the inputs of each record, see task_records.add_prefix.
-    """
-
-    data: str
-    objective: str
-    vocab: str
-    extra_ids: int
-    inputs: int
-    targets: int
-    seed: int = 0
-    split: str = "train"
-    pack: bool = False
-    shuffle: bool = True
-    text_field: str = "text"
-    mean_noise_span_length: float = 3.0
-    noise_density: float = 0.15
-    labels: tuple[str, ...] = ()
-    mode_tokens: str = data_spec.MODE_TOKENS
-    input_prefix: str = ""
-
-    @property
-    def sized_objective(self) -> Objective:
-        """The objective at the lengths of this recipe."""
-        lengths = {"inputs": self.inputs, "targets": self.targets}
-        return objectives.make_objective(
-            self.objective,
-            lengths,
-            mean_noise_span_length=self.mean_noise_span_length,
-            noise_density=self.noise_density,
-            mode_tokens=self.mode_tokens,
-            vocabulary=self.vocabulary,
-        )
-
-    @property
-    def vocabulary(self) -> vocabularies.Vocabulary:
-        """The vocabulary with its added sentinels."""
-        return vocabularies.Vocabulary(self.vocab, self.extra_ids)
-
-
-def check_source(
-    spec: Spec, objective: Objective, vocabulary: vocabularies.Vocabulary, split: str = "train"
-) -> None:
-    """Check that a source exists and can serve an objective.
-
-    Only the names and the beginnings of files are read.
-
-    Args:
-        spec: The source.
-        objective: The objective.
-        vocabulary: The vocabulary.
-        split: The split of an hf or tfds set whose spec names none.
-
-    Raises:
-        UserError: The source is missing, or cannot serve the objective.
-    """
-    if spec.kind in ("task", "synthetic"):
-        return
-    objective.check_fits(vocabulary)
-    _check_other_windows(spec, objective)
-    if spec.kind not in data_spec.TOKEN_KINDS and vocabulary.name.startswith("ids:"):
-        raise UserError(
-            "a vocabulary without text cannot tokenise this data",
-            f"VOCAB={vocabulary.name}",
-            "name a SentencePiece model or `byte`",
-            kind=CONFLICT,
-        )
-    is_running_text = spec.kind == "megatron" or (
-        spec.kind == "text" and objective.name != "lambada"
-    )
-    if objective.takes_pairs and is_running_text:
-        raise UserError(
-            f"{objective.name} needs records, not running text",
-            f"DATA={spec}",
-            "use " + ", ".join(data_spec.RECORD_KINDS),
-            kind=CONFLICT,
-            value=spec.kind,
-        )
-    if spec.kind in data_spec.FILE_KINDS:
-        _check_files(spec)
-    elif spec.kind == "tfds":
-        tfds.find_shards(spec, split)
-    elif spec.kind == "cache":
-        _check_cache(spec, objective, vocabulary)
-    elif spec.kind == "megatron":
-        megatron_files.MegatronTokens(spec, vocabulary.size)
-    elif saved_datasets.is_saved(spec):
-        saved_datasets.find_files(spec, split)
-    elif spec.kind == "hf":
-        documents.open_hugging_face(spec, split)
-
-
-def _check_other_windows(spec: Spec, objective: Objective) -> None:
-    """Raise UserError if an objective takes text from anywhere, and the source is a stream."""
-    if objective.needs_other_windows and spec.kind == "hf" and not saved_datasets.is_saved(spec):
-        raise UserError(
-            f"{objective.name} takes texts from anywhere in the data, and a stream has none",
-            f"DATA={spec}",
-            "use the objective with sop instead, or save the data set to a folder",
-            kind=UNSUPPORTED,
-            value=objective.name,
-        )
-
-
-def _check_files(spec: Spec) -> None:
-    """Check the files of a source of data_spec.FILE_KINDS, see check_source."""
-    paths = data_spec.find_files(spec)
-    if spec.kind == "text":
-        text_heads.check_text_heads(
-            [path for path in paths if not path.endswith(compressed_files.SUFFIXES)]
-        )
-    elif spec.kind in table_files.KINDS:
-        for path in paths:
-            table_files.read_columns(path, spec.kind)
-    elif spec.kind == "arrayrecord":
-        for path in paths:
-            array_records.open_reader(path).close()
-
-
-def _check_cache(spec: Spec, objective: Objective, vocabulary: vocabularies.Vocabulary) -> None:
-    """Check that a token cache was made for an objective and a vocabulary, see check_source."""
-    cache = TokenCache(spec.value)
-    cache_fingerprint = cache.recipe.vocabulary
-    # The tokens of a cache have no added sentinels, so their number may differ. And ids:SIZE stands
-    # for any vocabulary of that size, since nothing is tokenised.
-    is_same_size = vocabulary.name == f"ids:{cache.recipe.vocab_size}"
-    if vocabularies.has_same_tokens(vocabulary, cache_fingerprint) or is_same_size:
-        fingerprint = cache_fingerprint
-    else:
-        fingerprint = vocabulary.fingerprint()
-    cache.check_recipe(
-        fingerprint,
-        document_ends=objective.document_ends,
-        pairs=objective.name if objective.takes_pairs else "",
-    )
-
-
-def open_source(spec: Spec, recipe: Recipe) -> rows.Source:
-    """Return the rows of one source.
-
-    Args:
-        spec: The source.
-        recipe: What the rows are made with. Its `data` is not used.
-
-    Raises:
-        UserError: See check_source, or SeqIO has to read the source.
-    """
-    objective, vocabulary = recipe.sized_objective, recipe.vocabulary
-    check_source(spec, objective, vocabulary, recipe.split)
-    if spec.kind == "synthetic":
-        return rows.Synthetic(objective, vocabulary, recipe.seed)
-    if objective.takes_pairs:
-        return _open_pairs(spec, recipe)
-    if spec.kind in data_spec.TOKEN_KINDS:
-        tokens: rows.TokenSource
-        if spec.kind == "cache":
-            tokens = TokenCache(spec.value)
-        else:
-            tokens = megatron_files.MegatronTokens(spec, vocabulary.size)
-        return rows.TokenWindows(tokens, objective, vocabulary, recipe.seed, shuffle=recipe.shuffle)
-    if spec.kind == "hf" and not saved_datasets.is_saved(spec):
-        return Stream(
-            spec, objective, vocabulary, recipe.seed, field=recipe.text_field, split=recipe.split
-        )
-    if spec.kind == "task":
-        raise UserError(
-            "SeqIO reads this data, and rosetta.data does not",
-            f"DATA={spec}",
-            "use it in a T5X run",
-            kind=UNSUPPORTED,
-        )
-    return rows.Windows(
-        text_corpora.open_corpus(spec, recipe.text_field, recipe.split),
-        objective,
-        vocabulary,
-        recipe.seed,
-        shuffle=recipe.shuffle,
-    )
-
-
-def _open_pairs(spec: Spec, recipe: Recipe) -> rows.Pairs:
-    """Return the rows of a source of inputs and targets, see open_source."""
-    pairs: Sequence[tuple[Array, Array]]
-    objective = recipe.sized_objective
-    if spec.kind == "cache":
-        cache = TokenCache(spec.value)
-        count = int(cache.cumulative_documents[-1])
-        pairs = [
-            (cache.read_document(number), cache.read_document(number + 1))
-            for number in range(0, count, 2)
-        ]
-    else:
-        texts = [
-            (task_records.add_prefix(recipe.input_prefix, example["inputs"]), example["targets"])
-            for example in task_records.read_examples(
-                spec, objective.name, recipe.split, field=recipe.text_field
-            )
-        ]
-        if objective.name in data_spec.LABEL_OBJECTIVES:
-            tokens = [
-                labelled_records.encode_label(label, recipe.labels, objective.name, str(spec))
-                for _, label in texts
-            ]
-            pairs = labelled_records.EncodedLabels(
-                [text for text, _ in texts], tokens, recipe.vocabulary, objective.inputs
-            )
-        else:
-            pairs = task_records.EncodedPairs(texts, recipe.vocabulary)
-    return rows.Pairs(
-        pairs,
-        objective,
-        recipe.seed,
-        pack=recipe.pack,
-        shuffle=recipe.shuffle,
-        name=os.path.basename(remote_files.describe_address(spec.value).rstrip("/")),
-    )
-
-
-def open_sources(recipe: Recipe) -> rows.Source:
-    """Return the rows of a recipe's source, or of its mixture of sources.
-
-    Raises:
-        UserError: See open_source.
-    """
-    parts = data_spec.parse_parts(recipe.data)
-    if len(parts) == 1:
-        return open_source(parts[0].spec, recipe)
-    sources = []
-    for number, part in enumerate(parts):
-        source_recipe = dataclasses.replace(recipe, seed=recipe.seed + _SEED_STEP * number)
-        sources.append(open_source(part.spec, source_recipe))
-    rates = [part.rate for part in parts]
-    names = _list_specs(data_spec.describe_without_queries(recipe.data))
-    return rows.Mixture(sources, rates, names, recipe.seed)
-
-
-def _list_specs(data: str) -> list[str]:
-    """Return the specs of a run's data, in their order."""
-    return [str(part.spec) for part in data_spec.parse_parts(data)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -390,7 +109,7 @@ class Batches:
         self.shards = shards
         self.kind = kind
         self.origin = Origin()
-        self.source = open_sources(recipe)
+        self.source = row_sources.open_sources(recipe)
 
     @property
     def has_stream(self) -> bool:
@@ -443,7 +162,7 @@ class Batches:
         examples = self.list_examples(step)
         return {
             "step": step,
-            "hash": hash_batch(self.make_batch(step), self.shard * len(examples)),
+            "hash": batch_hashes.hash_batch(self.make_batch(step), self.shard * len(examples)),
             "shard": self.shard,
             "shards": self.shards,
             "examples": examples.tolist(),
@@ -474,7 +193,7 @@ class Batches:
         if not fields["labels"]:
             del fields["labels"]
         if isinstance(self.source, rows.Mixture):
-            description = self.source.describe(_list_specs(data))
+            description = self.source.describe(row_sources.list_specs(data))
         else:
             description = self.source.describe()
         fields["data"] = [
@@ -661,42 +380,3 @@ def _drop_folders(data: str) -> str:
         name = os.path.basename(value.rstrip("/"))
         descriptions.append(f"{part.spec.kind}:{name}#{part.spec.split} {part.rate}")
     return " ".join(descriptions)
-
-
-def hash_rows(batch: Mapping[str, Array], first: int = 0) -> list[int]:
-    """Return a hash of 128 bits for each row.
-
-    It covers the number of the row in the global batch, the names of the features and their values.
-
-    Args:
-        batch: Feature -> array [n, length].
-        first: The number of the first row in the global batch.
-    """
-    count = len(next(iter(batch.values())))
-    hashes = []
-    for row in range(count):
-        digest = hashlib.sha256(str(first + row).encode())
-        for name in sorted(batch):
-            values = np.ascontiguousarray(batch[name][row])
-            digest.update(f"|{name}|{values.dtype.str}|{values.shape}|".encode())
-            digest.update(values.tobytes())
-        hashes.append(int.from_bytes(digest.digest()[:16]))
-    return hashes
-
-
-def hash_batch(batch: Mapping[str, Array], first: int = 0) -> str:
-    """Return 32 hex digits for the rows of a batch.
-
-    The sum of the hashes of all hosts (`add_hashes`) is that of the global batch.
-
-    Args:
-        batch: Feature -> array [n, length].
-        first: The number of the first row in the global batch.
-    """
-    return f"{sum(hash_rows(batch, first)) % (1 << 128):032x}"
-
-
-def add_hashes(parts: Iterable[str]) -> str:
-    """Return the hash of a global batch from those of its hosts."""
-    total = sum(int(part, 16) for part in parts)
-    return f"{total % (1 << 128):032x}"

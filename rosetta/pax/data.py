@@ -19,7 +19,15 @@ from praxis import pax_fiddle
 
 from rosetta.core import log
 from rosetta.core.errors import INVALID, MISSING, TOO_BIG, UNSUPPORTED, UserError
-from rosetta.data import data_spec, objectives, pipeline, tfds, token_cache, vocabularies
+from rosetta.data import (
+    data_recipe,
+    data_spec,
+    objectives,
+    row_sources,
+    tfds,
+    token_cache,
+    vocabularies,
+)
 from rosetta.pax import inputs
 
 VOCABULARY_REMEDY = (
@@ -308,7 +316,7 @@ class BoolQDataset(Dataset):
 
 
 @functools.lru_cache
-def check_data(recipe: pipeline.Recipe) -> None:
+def check_data(recipe: data_recipe.Recipe) -> None:
     """Check that the data of a recipe exists and suits its objective.
 
     Only the names of files and their heads are read, and only once for each recipe.
@@ -327,7 +335,7 @@ def check_data(recipe: pipeline.Recipe) -> None:
                 "name files, or a tfds: or hf: set",
                 kind=UNSUPPORTED,
             )
-        pipeline.check_source(part.spec, objective, recipe.vocabulary, recipe.split)
+        row_sources.check_source(part.spec, objective, recipe.vocabulary, recipe.split)
 
 
 def _warn_once(line: str) -> None:

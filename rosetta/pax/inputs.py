@@ -22,8 +22,8 @@ from rosetta.core.errors import INVALID, UNSUPPORTED, UserError
 from rosetta.data import (
     batch_log,
     causal_features,
+    data_recipe,
     data_spec,
-    pipeline,
     prefetch,
     rows,
     vocabularies,
@@ -80,7 +80,7 @@ def make_recipe(
     length: int,
     packed: bool = False,
     **more: Any,
-) -> pipeline.Recipe:
+) -> data_recipe.Recipe:
     """Return the recipe of rosetta.data for rows of a causal language model.
 
     Args:
@@ -94,7 +94,7 @@ def make_recipe(
     """
     has_prompt = objective in data_spec.PAIR_OBJECTIVES
     answer_length = min(ANSWER_LENGTH, length // 2) if has_prompt else length
-    return pipeline.Recipe(
+    return data_recipe.Recipe(
         data,
         objective,
         vocab.name,

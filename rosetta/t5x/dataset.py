@@ -22,6 +22,7 @@ from rosetta.core.errors import CONFLICT, DIFFERS, UNKNOWN, UNSUPPORTED, UserErr
 from rosetta.data import (
     Array,
     batch_log,
+    data_recipe,
     data_spec,
     pipeline,
     prefetch,
@@ -70,9 +71,9 @@ class _TaskDefinition:
         seed: int,
         pack: bool = False,
         shuffle: bool = True,
-    ) -> pipeline.Recipe:
+    ) -> data_recipe.Recipe:
         """Return the recipe of rows of these lengths, by feature, from a split of `data`."""
-        return pipeline.Recipe(
+        return data_recipe.Recipe(
             data=data,
             objective=self.objective,
             vocab=self.vocab.name,

@@ -16,7 +16,7 @@ import seqio
 import tensorflow as tf
 
 from rosetta.core.errors import UNSUPPORTED, UserError
-from rosetta.data import Array, data_spec, pipeline, task_records
+from rosetta.data import Array, data_spec, row_sources, task_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -262,7 +262,7 @@ def _read_rows(
             seed=0,
             shuffle=False,
         )
-        source = pipeline.open_sources(recipe)
+        source = row_sources.open_sources(recipe)
         # Streams and synthetic data have no end. T5X reads as many batches as eval_steps says.
         count = getattr(source, "count", None)
         number = 0

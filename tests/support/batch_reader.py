@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from rosetta.data import pipeline, prefetch
+from rosetta.data import batch_hashes, data_recipe, pipeline, prefetch
 
 BATCH = 8
 SAVE_PERIOD = 3
@@ -22,7 +22,7 @@ SAVE_PERIOD = 3
 def main() -> None:
     """Read the batches that the command line asks for."""
     recipe_path, state_path, steps = sys.argv[1:]
-    recipe = pipeline.Recipe(**json.loads(Path(recipe_path).read_text()))
+    recipe = data_recipe.Recipe(**json.loads(Path(recipe_path).read_text()))
     batches = pipeline.Batches(recipe, BATCH)
     first = 0
     if Path(state_path).exists():
@@ -36,7 +36,7 @@ def main() -> None:
             temporary = Path(f"{state_path}.part")
             temporary.write_text(json.dumps(batches.make_state(step)))
             os.replace(temporary, state_path)
-        print(step, pipeline.hash_batch(batch), flush=True)
+        print(step, batch_hashes.hash_batch(batch), flush=True)
     loader.close()
 
 

@@ -7,7 +7,7 @@ import random
 import struct
 from typing import TYPE_CHECKING, Any
 
-from rosetta.data import pipeline, tfrecord
+from rosetta.data import data_recipe, tfrecord
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,7 +137,9 @@ def write_tfds_folder(
     return place
 
 
-def make_recipe(data: str, objective: str = "span_corruption", **changes: Any) -> pipeline.Recipe:
+def make_recipe(
+    data: str, objective: str = "span_corruption", **changes: Any
+) -> data_recipe.Recipe:
     settings: dict[str, Any] = {
         "vocab": "byte",
         "extra_ids": 100,
@@ -145,4 +147,4 @@ def make_recipe(data: str, objective: str = "span_corruption", **changes: Any) -
         "targets": 32,
         "mean_noise_span_length": 20.0,
     }
-    return pipeline.Recipe(data, objective, **{**settings, **changes})
+    return data_recipe.Recipe(data, objective, **{**settings, **changes})

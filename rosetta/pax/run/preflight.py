@@ -342,7 +342,7 @@ def check_rows(settings: Settings, hyper: Mapping[str, str]) -> None:
         return
     if importlib.util.find_spec("numpy") is None:
         return
-    from rosetta.data import pipeline
+    from rosetta.data import data_recipe, row_sources
 
     known = hyper_parameters.resolve_values(config, hyper, settings.words)
     variables = settings.variables
@@ -357,8 +357,8 @@ def check_rows(settings: Settings, hyper: Mapping[str, str]) -> None:
     if len(parts) > 1 or parts[0].spec.kind not in ("text", "jsonl"):
         return
     description = data_spec.describe_data(data)
-    source = pipeline.open_sources(
-        pipeline.Recipe(description, "lm", "byte", 0, 0, length, text_field=text_field)
+    source = row_sources.open_sources(
+        data_recipe.Recipe(description, "lm", "byte", 0, 0, length, text_field=text_field)
     )
     experiment_checks.check_row_count(
         getattr(source, "count", None),

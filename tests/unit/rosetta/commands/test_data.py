@@ -10,6 +10,7 @@ import pytest
 
 from rosetta import cli
 from rosetta.commands import data as data_command
+from rosetta.commands import vocab
 from rosetta.core.errors import UserError
 from rosetta.data import compressed_files, token_cache
 from tests.support import corpora, errors
@@ -22,7 +23,7 @@ DOCS = corpora.make_documents(40)
 
 def run(*words: str) -> tuple[dict[str, Any], str]:
     args = cli.build_parser(words[0]).parse_args(words)
-    result, text = data_command.RUN[args.command](args)
+    result, text = {**data_command.RUN, **vocab.RUN}[args.command](args)
     json.dumps(result)
     return result, text
 

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.data import batch_log, causal_features, pipeline, rows, token_cache, vocabularies
+from rosetta.data import (
+    batch_hashes,
+    batch_log,
+    causal_features,
+    rows,
+    token_cache,
+    vocabularies,
+)
 from tests.support import corpora, errors
 
 if TYPE_CHECKING:
@@ -75,9 +82,9 @@ def test_the_rows_of_all_hosts_are_the_global_batch(tmp_path: Path, pack: bool) 
         hosts = [
             causal_features.CausalBatches(recipe, 8, shard=shard, shards=2) for shard in range(2)
         ]
-        assert pipeline.add_hashes(
-            pipeline.hash_batch(host.make_batch(step), 4 * n) for n, host in enumerate(hosts)
-        ) == pipeline.hash_batch(whole.make_batch(step))
+        assert batch_hashes.add_hashes(
+            batch_hashes.hash_batch(host.make_batch(step), 4 * n) for n, host in enumerate(hosts)
+        ) == batch_hashes.hash_batch(whole.make_batch(step))
     assert whole.feature_lengths == dict.fromkeys(
         ("ids", "labels", "paddings", "weights", "segment_ids", "segment_pos"), 48
     )
@@ -141,7 +148,7 @@ def test_the_batch_log_lists_only_trained_batches(
     assert lines == [
         {
             "step": step,
-            "hash": pipeline.hash_batch(batches.make_batch(step), 2),
+            "hash": batch_hashes.hash_batch(batches.make_batch(step), 2),
             "shard": 1,
             "shards": 2,
         }

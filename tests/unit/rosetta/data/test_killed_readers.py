@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rosetta.data import pipeline
+from rosetta.data import batch_hashes, data_recipe, pipeline
 from tests.support import batch_reader, corpora, data_sources
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ def read_hashes(lines: list[str]) -> dict[int, str]:
     return {int(line.split()[0]): line.split()[1] for line in lines if line.endswith("\n")}
 
 
-def check_killed_run(recipe: pipeline.Recipe, folder: Path) -> None:
+def check_killed_run(recipe: data_recipe.Recipe, folder: Path) -> None:
     """Check that a reader that is killed and started again reads the batches of one that is not."""
     batches = pipeline.Batches(recipe, batch_reader.BATCH)
-    expected = {step: pipeline.hash_batch(batches.make_batch(step)) for step in range(STEPS)}
+    expected = {step: batch_hashes.hash_batch(batches.make_batch(step)) for step in range(STEPS)}
     assert len(set(expected.values())) == STEPS
     (folder / "recipe.json").write_text(json.dumps(dataclasses.asdict(recipe)))
     with start_reader(folder, 10_000_000) as reader:
@@ -58,7 +58,7 @@ def check_killed_run(recipe: pipeline.Recipe, folder: Path) -> None:
         after = read_hashes(reader.stdout.readlines())
     assert reader.returncode == 0
     assert sorted(after) == list(range(saved, saved + STEPS))
-    expected |= {step: pipeline.hash_batch(batches.make_batch(step)) for step in after}
+    expected |= {step: batch_hashes.hash_batch(batches.make_batch(step)) for step in after}
     for step, batch_hash in {**read_hashes(before), **after}.items():
         if step in expected:
             assert batch_hash == expected[step], step

@@ -10,11 +10,13 @@ import pytest
 
 from rosetta.core.errors import INVALID, MISSING, UNKNOWN, UNSUPPORTED
 from rosetta.data import (
+    data_recipe,
     data_spec,
     labelled_records,
     masking_tokens,
     objectives,
     pipeline,
+    row_sources,
     rows,
     seqio_features,
     shuffling,
@@ -36,7 +38,7 @@ def make_rows(objective: str, windows: Any, vocabulary: Any = BYTES, others: Any
     return sized.masked_rows.apply(windows, keys, vocabulary, others)
 
 
-def make_recipe(folder: Path, objective: str, **changes: Any) -> pipeline.Recipe:
+def make_recipe(folder: Path, objective: str, **changes: Any) -> data_recipe.Recipe:
     data = corpora.write_text_files(folder / "text", DOCS)
     recipe = corpora.make_recipe(data, objective, inputs=LENGTH, targets=LENGTH)
     return dataclasses.replace(recipe, **changes)
@@ -158,7 +160,7 @@ def test_a_row_depends_on_its_running_number_alone(objective: str, tmp_path: Pat
 
 
 def test_the_second_text_of_nsp_comes_from_elsewhere(tmp_path: Path) -> None:
-    source = pipeline.open_sources(make_recipe(tmp_path, "mlm_nsp"))
+    source = row_sources.open_sources(make_recipe(tmp_path, "mlm_nsp"))
     assert isinstance(source, rows.Windows)
     made = source.read_rows(np.arange(64))
     tokens = masking_tokens.find_masking_tokens(BYTES)
@@ -198,7 +200,7 @@ def test_labelled_records(tmp_path: Path) -> None:
     path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     recipe = corpora.make_recipe(f"jsonl:{path}", "classification", inputs=10, targets=1)
     recipe = dataclasses.replace(recipe, labels=("no", "yes"), shuffle=False)
-    made = pipeline.open_sources(recipe).read_rows(np.arange(2))
+    made = row_sources.open_sources(recipe).read_rows(np.arange(2))
     tokens = masking_tokens.find_masking_tokens(recipe.vocabulary)
     text = [byte + 3 for byte in b"good"]
     assert made.inputs[0].tolist() == [tokens.start, *text, tokens.separator, 0, 0, 0, 0]
@@ -206,16 +208,16 @@ def test_labelled_records(tmp_path: Path) -> None:
     assert made.targets.tolist() == [[2], [1]]
     for labels, kind in (((), MISSING), (("no", "maybe"), UNKNOWN)):
         with errors.expect_user_error(kind):
-            pipeline.open_sources(dataclasses.replace(recipe, labels=labels))
+            row_sources.open_sources(dataclasses.replace(recipe, labels=labels))
     numbers = [{"inputs": "a", "targets": 0}, {"inputs": "b", "targets": "-2.5"}]
     path.write_text("".join(f"{json.dumps(record)}\n" for record in numbers))
     recipe = dataclasses.replace(recipe, objective="regression", labels=())
-    made = pipeline.open_sources(recipe).read_rows(np.arange(2))
+    made = row_sources.open_sources(recipe).read_rows(np.arange(2))
     assert made.targets.view(np.float32).tolist() == [[0.0], [-2.5]]
     assert (made.target_segments == 1).all()
     path.write_text(json.dumps({"inputs": "a", "targets": "many"}))
     with errors.expect_user_error(INVALID):
-        pipeline.open_sources(recipe)
+        row_sources.open_sources(recipe)
 
 
 @pytest.mark.parametrize("text", ["one", "a,a", "a,,b"])
@@ -232,7 +234,7 @@ def test_what_masked_language_modelling_needs() -> None:
     spec = data_spec.parse_spec("hf:someone/something")
     nsp = objectives.make_objective("mlm_nsp", {"inputs": LENGTH, "targets": LENGTH})
     with errors.expect_user_error(UNSUPPORTED):
-        pipeline.check_source(spec, nsp, BYTES)
+        row_sources.check_source(spec, nsp, BYTES)
 
 
 def write_word_pieces(folder: Path) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.data import data_spec, megatron_files, pipeline, rows
+from rosetta.data import data_spec, megatron_files, pipeline, row_sources, rows
 from tests.support import corpora, data_sources, errors
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def test_an_epoch_has_every_token_once(tmp_path: Path) -> None:
     documents = [list(range(3, 3 + 16 * 30))]
     data = data_sources.write_megatron(tmp_path / "a", documents)
     recipe = corpora.make_recipe(data, "lm", inputs=0, targets=16, vocab="ids:600", extra_ids=0)
-    source: Any = pipeline.open_sources(recipe)
+    source: Any = row_sources.open_sources(recipe)
     assert isinstance(source, rows.TokenWindows)
     for epoch in range(3):
         numbers = np.arange(source.count * epoch, source.count * (epoch + 1))
@@ -140,4 +140,4 @@ def test_ids_of_another_vocabulary_are_refused_where_they_are_read(tmp_path: Pat
 def test_pairs_are_refused(tmp_path: Path) -> None:
     data = data_sources.write_megatron(tmp_path / "a", DOCUMENTS)
     with errors.expect_user_error(errors.CONFLICT, where=f"DATA={data}", value="megatron"):
-        pipeline.open_sources(corpora.make_recipe(data, "text_to_text"))
+        row_sources.open_sources(corpora.make_recipe(data, "text_to_text"))

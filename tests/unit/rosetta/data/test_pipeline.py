@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.data import pipeline, rows, seqio_features, token_cache, vocabularies
+from rosetta.data import (
+    batch_hashes,
+    data_recipe,
+    pipeline,
+    row_sources,
+    rows,
+    seqio_features,
+    token_cache,
+    vocabularies,
+)
 from tests.support import corpora, errors
 
 if TYPE_CHECKING:
@@ -50,7 +59,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-def recipe(sets: dict[str, str], name: str, **changes: Any) -> pipeline.Recipe:
+def recipe(sets: dict[str, str], name: str, **changes: Any) -> data_recipe.Recipe:
     objective = "mnli" if name.startswith("mnli") else "span_corruption"
     return corpora.make_recipe(sets[name], objective, **changes)
 
@@ -63,10 +72,10 @@ def test_a_batch_depends_on_seed_and_step_alone_whatever_the_hosts(
     sets: dict[str, str], name: str
 ) -> None:
     whole = pipeline.Batches(recipe(sets, name), 12)
-    hashes = [pipeline.hash_batch(whole.make_batch(step)) for step in range(12)]
+    hashes = [batch_hashes.hash_batch(whole.make_batch(step)) for step in range(12)]
     assert len(set(hashes)) == 12
     again = pipeline.Batches(recipe(sets, name), 12)
-    assert [pipeline.hash_batch(again.make_batch(step)) for step in (7, 0, 11)] == [
+    assert [batch_hashes.hash_batch(again.make_batch(step)) for step in (7, 0, 11)] == [
         hashes[7],
         hashes[0],
         hashes[11],
@@ -81,13 +90,13 @@ def test_a_batch_depends_on_seed_and_step_alone_whatever_the_hosts(
             for feature, values in whole.make_batch(step).items():
                 assert (np.concatenate([part[feature] for part in parts]) == values).all()
             assert (
-                pipeline.add_hashes(
-                    pipeline.hash_batch(part, 12 // shards * n) for n, part in enumerate(parts)
+                batch_hashes.add_hashes(
+                    batch_hashes.hash_batch(part, 12 // shards * n) for n, part in enumerate(parts)
                 )
                 == hashes[step]
             )
     other = pipeline.Batches(recipe(sets, name, seed=1), 12)
-    assert pipeline.hash_batch(other.make_batch(0)) not in hashes
+    assert batch_hashes.hash_batch(other.make_batch(0)) not in hashes
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -114,7 +123,7 @@ def test_an_epoch_has_nearly_all_text_and_the_next_one_the_rest(
     sets: dict[str, str], name: str
 ) -> None:
     text_recipe = recipe(sets, name, inputs=40, targets=40, mean_noise_span_length=3.0)
-    source: Any = pipeline.open_sources(dataclasses.replace(text_recipe, objective="prefix_lm"))
+    source: Any = row_sources.open_sources(dataclasses.replace(text_recipe, objective="prefix_lm"))
     words = {word for doc in DOCS for word in doc.split()}
     shown: set[str] = set()
     for epoch in range(4):
@@ -140,7 +149,7 @@ def test_windows_of_text_are_full(sets: dict[str, str]) -> None:
 
 def test_every_pair_comes_once_an_epoch_and_unlabelled_ones_never(sets: dict[str, str]) -> None:
     for pack in (False, True):
-        source: Any = pipeline.open_sources(recipe(sets, "mnli", pack=pack, inputs=128))
+        source: Any = row_sources.open_sources(recipe(sets, "mnli", pack=pack, inputs=128))
         source_rows = source.read_rows(np.arange(source.count))
         text = " ".join(
             BYTES.decode(line[segments == n])
@@ -155,7 +164,7 @@ def test_every_pair_comes_once_an_epoch_and_unlabelled_ones_never(sets: dict[str
 
 
 def test_a_mixture_draws_at_its_rates_and_none_of_its_examples_twice(sets: dict[str, str]) -> None:
-    source = pipeline.open_sources(recipe(sets, "mixture"))
+    source = row_sources.open_sources(recipe(sets, "mixture"))
     assert isinstance(source, rows.Mixture)
     which, number = source.locate_draws(np.arange(3 * source.BLOCK))
     assert np.bincount(which).tolist() == [9216, 3072]
@@ -172,7 +181,7 @@ def test_a_mixture_draws_at_its_rates_and_none_of_its_examples_twice(sets: dict[
 def test_a_rate_too_small_to_draw_is_refused(sets: dict[str, str]) -> None:
     data = json.dumps({sets["text"]: 100_000, sets["cache"]: 1})
     with errors.expect_user_error(errors.INVALID, where="DATA", names=("cache:", "4096")):
-        pipeline.open_sources(corpora.make_recipe(data))
+        row_sources.open_sources(corpora.make_recipe(data))
 
 
 def test_a_run_resumes_where_it_stopped_also_with_another_batch_size(sets: dict[str, str]) -> None:
@@ -180,7 +189,9 @@ def test_a_run_resumes_where_it_stopped_also_with_another_batch_size(sets: dict[
     state = json.loads(json.dumps(first.make_state(10)))
     same = pipeline.Batches(recipe(sets, "mixture"), 8)
     assert same.resume(state, 10) is None
-    assert pipeline.hash_batch(same.make_batch(10)) == pipeline.hash_batch(first.make_batch(10))
+    assert batch_hashes.hash_batch(same.make_batch(10)) == batch_hashes.hash_batch(
+        first.make_batch(10)
+    )
     larger = pipeline.Batches(recipe(sets, "mixture"), 16)
     line = larger.resume(state, 10)
     assert (
@@ -223,7 +234,7 @@ def test_data_that_moved_to_another_folder_is_the_same(
 
 
 def test_without_shuffling_the_order_is_that_of_the_data(sets: dict[str, str]) -> None:
-    source: Any = pipeline.open_sources(recipe(sets, "mnli", shuffle=False, inputs=128))
+    source: Any = row_sources.open_sources(recipe(sets, "mnli", shuffle=False, inputs=128))
     assert [BYTES.decode(line).split()[2] for line in source.read_rows(np.arange(3)).inputs] == [
         "h0",
         "h1",
@@ -272,7 +283,7 @@ def test_the_hash_changes_with_any_value_and_with_the_rows_order() -> None:
         "a": np.arange(12, dtype=np.int32).reshape(3, 4),
         "b": np.ones((3, 2), np.int32),
     }
-    base = pipeline.hash_batch(batch)
+    base = batch_hashes.hash_batch(batch)
     changed = {**batch, "b": batch["b"].copy()}
     changed["b"][2, 1] = 0
     turned = {name: values[::-1] for name, values in batch.items()}
@@ -280,9 +291,9 @@ def test_the_hash_changes_with_any_value_and_with_the_rows_order() -> None:
         len(
             {
                 base,
-                pipeline.hash_batch(changed),
-                pipeline.hash_batch(turned),
-                pipeline.hash_batch({"a": batch["a"], "c": batch["b"]}),
+                batch_hashes.hash_batch(changed),
+                batch_hashes.hash_batch(turned),
+                batch_hashes.hash_batch({"a": batch["a"], "c": batch["b"]}),
             }
         )
         == 4
@@ -291,4 +302,7 @@ def test_the_hash_changes_with_any_value_and_with_the_rows_order() -> None:
         ({name: values[:1] for name, values in batch.items()}, 0),
         ({name: values[1:] for name, values in batch.items()}, 1),
     ]
-    assert pipeline.add_hashes(pipeline.hash_batch(part, first) for part, first in halves) == base
+    assert (
+        batch_hashes.add_hashes(batch_hashes.hash_batch(part, first) for part, first in halves)
+        == base
+    )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.data import pipeline, prefetch, token_cache, vocabularies
+from rosetta.data import batch_hashes, pipeline, prefetch, token_cache, vocabularies
 from tests.support import corpora, errors
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ def batches(tmp_path: Path) -> pipeline.Batches:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_come_in_order_from_any_step(batches: pipeline.Batches, workers: int) -> None:
     others = set(threading.enumerate())
-    expected = [pipeline.hash_batch(batches.make_batch(step)) for step in range(12)]
+    expected = [batch_hashes.hash_batch(batches.make_batch(step)) for step in range(12)]
     ahead = prefetch.Loader(batches, 3, workers=workers)
-    assert [pipeline.hash_batch(next(ahead)) for _ in range(5)] == expected[3:8]
+    assert [batch_hashes.hash_batch(next(ahead)) for _ in range(5)] == expected[3:8]
     ahead.close()
     ahead.step = 0
-    assert [pipeline.hash_batch(next(ahead)) for _ in range(3)] == expected[:3]
+    assert [batch_hashes.hash_batch(next(ahead)) for _ in range(3)] == expected[:3]
     assert ahead.step == 3
     assert ahead.seconds_waited > 0
     ahead.close()

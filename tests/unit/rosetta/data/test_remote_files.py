@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rosetta.core import log
-from rosetta.data import data_spec, pipeline, remote_files, task_records
+from rosetta.data import batch_hashes, data_spec, pipeline, remote_files, task_records
 from tests.support import corpora, data_sources, errors, file_server, required_modules
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def test_a_moved_file_is_the_same_data(server: file_server.FileServer, tmp_path:
         pipeline.Batches(corpora.make_recipe(data), 4)
         for data in (local, f"text:{','.join(addresses)}")
     ]
-    hashes = [pipeline.hash_batch(each.make_batch(3)) for each in batches]
+    hashes = [batch_hashes.hash_batch(each.make_batch(3)) for each in batches]
     assert hashes[0] == hashes[1]
 
 
@@ -371,7 +371,7 @@ def test_files_of_an_object_store_are_matched_and_copied(tmp_path: Path) -> None
     data_sources.write_csv(tmp_path / "t.csv", texts)
     store.pipe("/bucket/t.csv", (tmp_path / "t.csv").read_bytes())
     hashes = [
-        pipeline.hash_batch(pipeline.Batches(corpora.make_recipe(data), 4).make_batch(1))
+        batch_hashes.hash_batch(pipeline.Batches(corpora.make_recipe(data), 4).make_batch(1))
         for data in (f"csv:{tmp_path}/t.csv", "csv:memory://bucket/t.csv")
     ]
     assert hashes[0] == hashes[1]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.data import pipeline, rows, streaming
+from rosetta.data import batch_hashes, data_recipe, pipeline, rows, streaming
 from tests.support import corpora, errors
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def batches(
-    shard: int = 0, shards: int = 1, batch: int = 16, recipe: pipeline.Recipe = RECIPE
+    shard: int = 0, shards: int = 1, batch: int = 16, recipe: data_recipe.Recipe = RECIPE
 ) -> pipeline.Batches:
     stream_batches = pipeline.Batches(recipe, batch, shard=shard, shards=shards)
     assert isinstance(stream_batches.source, streaming.Stream)
@@ -72,15 +72,16 @@ def batches(
 def test_a_stream_gives_the_same_rows_whatever_the_hosts(read: list[int]) -> None:
     whole = batches()
     hashes = [
-        pipeline.hash_batch(whole.make_batch(step)) for step in range(150)
+        batch_hashes.hash_batch(whole.make_batch(step)) for step in range(150)
     ]  # several times through the set
     assert read.count(0) >= 2
     assert len(set(hashes)) == len(hashes)
     hosts = [batches(shard, 2) for shard in range(2)]
     for step in (0, 3, 40, 41, 149):
         assert (
-            pipeline.add_hashes(
-                pipeline.hash_batch(host.make_batch(step), 8 * n) for n, host in enumerate(hosts)
+            batch_hashes.add_hashes(
+                batch_hashes.hash_batch(host.make_batch(step), 8 * n)
+                for n, host in enumerate(hosts)
             )
             == hashes[step]
         )
@@ -90,14 +91,16 @@ def test_a_stream_gives_the_same_rows_whatever_the_hosts(read: list[int]) -> Non
 def test_resuming_reads_one_block_and_not_the_whole_stream(read: list[int], objective: str) -> None:
     recipe = corpora.make_recipe("hf:owner/name", objective, targets=64)
     first = batches(recipe=recipe)
-    hashes = [pipeline.hash_batch(first.make_batch(step)) for step in range(60)]
+    hashes = [batch_hashes.hash_batch(first.make_batch(step)) for step in range(60)]
     state = json.loads(json.dumps(first.make_state(40)))
     del read[:]
     again = batches(recipe=recipe)
     assert again.resume(state, 40) is None
-    assert pipeline.hash_batch(again.make_batch(40)) == hashes[40]
+    assert batch_hashes.hash_batch(again.make_batch(40)) == hashes[40]
     assert len(read) < 60
-    assert [pipeline.hash_batch(again.make_batch(step)) for step in range(41, 60)] == hashes[41:]
+    assert [batch_hashes.hash_batch(again.make_batch(step)) for step in range(41, 60)] == hashes[
+        41:
+    ]
 
 
 def test_a_mixture_reads_each_block_once_though_it_draws_across_their_ends(
@@ -134,9 +137,9 @@ def test_a_checkpoint_may_ask_while_the_loader_reads_on(read: list[int]) -> None
 
 def test_without_a_mark_the_stream_is_read_up_to_the_place(read: list[int]) -> None:
     whole = batches()
-    expected = [pipeline.hash_batch(whole.make_batch(step)) for step in range(30)]
+    expected = [batch_hashes.hash_batch(whole.make_batch(step)) for step in range(30)]
     del read[:]
-    assert pipeline.hash_batch(batches().make_batch(29)) == expected[29]
+    assert batch_hashes.hash_batch(batches().make_batch(29)) == expected[29]
     assert len(read) > 100
 
 

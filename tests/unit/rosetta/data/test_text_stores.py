@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from rosetta.data import bad_records, data_spec, pipeline, text_corpora, text_stores
+from rosetta.data import bad_records, batch_hashes, data_spec, pipeline, text_corpora, text_stores
 from tests.support import corpora, data_sources, errors
 
 if TYPE_CHECKING:
@@ -125,5 +125,5 @@ def test_the_order_is_that_of_the_texts_wherever_the_file_is(tmp_path: Path) -> 
     for folder in ("one", "two"):
         data = data_sources.write_records("csv", tmp_path / folder, RECORDS)
         batches = pipeline.Batches(corpora.make_recipe(data), 8)
-        hashes.append((batches.fingerprint(), pipeline.hash_batch(batches.make_batch(5))))
+        hashes.append((batches.fingerprint(), batch_hashes.hash_batch(batches.make_batch(5))))
     assert hashes[0] == hashes[1]

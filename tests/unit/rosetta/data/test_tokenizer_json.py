@@ -19,7 +19,7 @@ from tests.support import byte_level_tokenizer, corpora, errors, required_module
 sentencepiece: Any = required_modules.need_modules("tokenizers", "sentencepiece")
 
 from rosetta.convert import tokenizer_files
-from rosetta.data import causal_features, pipeline, rows, vocabularies
+from rosetta.data import causal_features, data_recipe, rows, vocabularies
 
 PYTHON = os.environ.get("ROSETTA_TEST_TORCH", "")
 LINES = tokenizer_lines.make_lines(10_000, sentinels=0)
@@ -81,7 +81,7 @@ def test_the_ids_are_those_of_transformers(folder: Path, tmp_path: Path) -> None
 
 
 def _make_batches(folder: Path, text: Path, length: int, **more: Any) -> Any:
-    recipe = pipeline.Recipe(
+    recipe = data_recipe.Recipe(
         f"text:{text}", "lm", str(folder / "tokenizer.json"), 0, 0, length, **more
     )
     return causal_features.CausalBatches(recipe, 2, bos=_load(folder).bos)
@@ -139,7 +139,7 @@ def test_a_token_cache_has_the_same_tokens(folder: Path, tmp_path: Path) -> None
     words = ["data", "cache", text, "--objective", "lm", "--vocab", str(folder), "--jobs", "1"]
     assert cli.main([*words, "--out", str(tmp_path / "cache")]) == 0
     path = str(folder / "tokenizer.json")
-    recipe = pipeline.Recipe(f"cache:{tmp_path}/cache", "lm", path, 0, 0, 64)
+    recipe = data_recipe.Recipe(f"cache:{tmp_path}/cache", "lm", path, 0, 0, 64)
     batch = causal_features.CausalBatches(recipe, 4).make_batch(0)
     assert (batch["labels"] == 0).any()
     assert batch["weights"].all()

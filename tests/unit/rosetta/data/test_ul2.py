@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.data import data_checks, objectives, pipeline, shuffling, token_cache, vocabularies
+from rosetta.data import (
+    batch_hashes,
+    data_checks,
+    objectives,
+    pipeline,
+    shuffling,
+    token_cache,
+    vocabularies,
+)
 from tests.support import corpora, errors
 
 if TYPE_CHECKING:
@@ -190,16 +198,16 @@ SETS = ["text", "jsonl", "cache", "megatron", "mixture"]
 @pytest.mark.parametrize("name", SETS)
 def test_a_batch_depends_on_seed_and_step_alone(sets: dict[str, str], name: str) -> None:
     whole = make_batches(sets, name)
-    hashes = [pipeline.hash_batch(whole.make_batch(step)) for step in range(8)]
+    hashes = [batch_hashes.hash_batch(whole.make_batch(step)) for step in range(8)]
     assert len(set(hashes)) == 8
     hosts = [make_batches(sets, name, shard=shard, shards=3) for shard in range(3)]
     for step in (7, 0):
         parts = [
-            pipeline.hash_batch(host.make_batch(step), 4 * number)
+            batch_hashes.hash_batch(host.make_batch(step), 4 * number)
             for number, host in enumerate(hosts)
         ]
-        assert pipeline.add_hashes(parts) == hashes[step]
-    assert pipeline.hash_batch(make_batches(sets, name, seed=1).make_batch(0)) not in hashes
+        assert batch_hashes.add_hashes(parts) == hashes[step]
+    assert batch_hashes.hash_batch(make_batches(sets, name, seed=1).make_batch(0)) not in hashes
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -209,7 +217,7 @@ def test_a_resumed_run_has_the_same_batches(sets: dict[str, str], name: str) -> 
     again = make_batches(sets, name)
     assert again.resume(state, 5) is None
     for step in (5, 6, 40):
-        assert pipeline.hash_batch(again.make_batch(step)) == pipeline.hash_batch(
+        assert batch_hashes.hash_batch(again.make_batch(step)) == batch_hashes.hash_batch(
             first.make_batch(step)
         )
     with errors.expect_user_error(errors.DIFFERS, names="mode_tokens"):

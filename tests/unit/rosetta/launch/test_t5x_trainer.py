@@ -13,7 +13,7 @@ import pytest
 from rosetta.core import gpu_query
 from rosetta.core.errors import UserError
 from rosetta.core.not_known import NOT_KNOWN
-from rosetta.data import pipeline
+from rosetta.data import data_recipe, pipeline
 from rosetta.launch import t5x_trainer
 from rosetta.t5x.run import (
     checkpoint_record,
@@ -162,7 +162,7 @@ def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None
     }
     configuration = shipped_gin.read_pretraining(values)
     batches = pipeline.Batches(
-        pipeline.Recipe(
+        data_recipe.Recipe(
             str(values["DATA"]), "span_corruption", "byte", 100, 64, 32, mean_noise_span_length=20.0
         ),
         4,
@@ -184,7 +184,7 @@ def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None
         with errors.expect_user_error(errors.DIFFERS, where=f"DATA={values['DATA']}", names=names):
             preflight.check_resumed_data(checkpoint, "", changed)
     longer = pipeline.Batches(
-        pipeline.Recipe(
+        data_recipe.Recipe(
             str(values["DATA"]), "span_corruption", "byte", 100, 60, 32, mean_noise_span_length=20.0
         ),
         4,

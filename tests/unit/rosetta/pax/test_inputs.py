@@ -13,7 +13,7 @@ from tests.support import errors, required_modules
 
 required_modules.need_modules("jax", "praxis")
 
-from rosetta.data import pipeline
+from rosetta.data import batch_hashes
 from rosetta.pax import inputs
 from tests.support import corpora
 
@@ -69,7 +69,7 @@ def evaluate(data: str, **more: Any) -> inputs.Input:
 
 
 def digest(batch: Any, first: int = 0) -> str:
-    return pipeline.hash_batch(dict(batch), first)
+    return batch_hashes.hash_batch(dict(batch), first)
 
 
 def every(source: inputs.Input) -> list[Any]:
@@ -123,7 +123,7 @@ def test_a_batch_is_the_same_on_one_host_and_on_two(text: str, packed: bool) -> 
     for _ in range(12):
         expected = digest(whole.get_next())
         assert (
-            pipeline.add_hashes(digest(half.get_next(), 2 * n) for n, half in enumerate(halves))
+            batch_hashes.add_hashes(digest(half.get_next(), 2 * n) for n, half in enumerate(halves))
             == expected
         )
         seen.add(expected)
@@ -148,7 +148,7 @@ def test_an_input_resumes_on_another_number_of_hosts(text: str, tmp_path: Path) 
     for host, half in enumerate(halves):
         half.restore(tmp_path / "input" / f"process_{host}-of-2")
     assert [
-        pipeline.add_hashes(digest(half.get_next(), 2 * n) for n, half in enumerate(halves))
+        batch_hashes.add_hashes(digest(half.get_next(), 2 * n) for n, half in enumerate(halves))
         for _ in range(3)
     ] == expected
     again.reset()

@@ -17,7 +17,7 @@ tf = pytest.importorskip(
     "tensorflow", reason="NOT CHECKED: needs the packages of a baked environment"
 )
 
-from rosetta.data import objectives, pipeline, shuffling, task_records, vocabularies
+from rosetta.data import batch_hashes, objectives, shuffling, task_records, vocabularies
 from rosetta.t5x import dataset
 from tests.support import corpora, errors
 
@@ -83,7 +83,9 @@ def test_batches_are_rosettas_own_by_step(span_task: Any) -> None:
     iterator = opened(span_task)
     direct = iterator.batches
     for step in range(3):
-        assert pipeline.hash_batch(next(iterator)) == pipeline.hash_batch(direct.make_batch(step))
+        assert batch_hashes.hash_batch(next(iterator)) == batch_hashes.hash_batch(
+            direct.make_batch(step)
+        )
     assert {name: spec.shape for name, spec in iterator.element_spec.items()} == {
         name: values.shape for name, values in direct.make_batch(0).items()
     }
@@ -105,7 +107,7 @@ def test_the_iterator_is_put_at_the_step_whatever_was_read_ahead(span_task: Any)
         for first in (begin, begin + 2):  # the trainer is called once a stats period
             dataset.align_iterator(iterator, first)
             for step in (first, first + 1):
-                assert pipeline.hash_batch(next(iterator)) == pipeline.hash_batch(
+                assert batch_hashes.hash_batch(next(iterator)) == batch_hashes.hash_batch(
                     expected.make_batch(step)
                 )
 
@@ -142,10 +144,10 @@ def test_t5x_can_save_the_position(span_task: Any, tmp_path: Path) -> None:
     iterator = opened(span_task)
     next(iterator)
     iterator.save(tmp_path / "position")
-    expected = pipeline.hash_batch(next(iterator))
+    expected = batch_hashes.hash_batch(next(iterator))
     again = opened(span_task)
     again.restore(tmp_path / "position")
-    assert pipeline.hash_batch(next(again)) == expected
+    assert batch_hashes.hash_batch(next(again)) == expected
 
 
 def test_the_log_has_the_batches_that_were_trained(
@@ -161,7 +163,7 @@ def test_the_log_has_the_batches_that_were_trained(
     iterator.log.flush()
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert [line["step"] for line in lines] == [4, 5, 6]
-    assert lines[1]["hash"] == pipeline.hash_batch(iterator.batches.make_batch(5))
+    assert lines[1]["hash"] == batch_hashes.hash_batch(iterator.batches.make_batch(5))
 
 
 def test_a_log_that_cannot_be_written_is_reported_before_training(
