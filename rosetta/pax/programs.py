@@ -12,7 +12,7 @@ import json
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -24,11 +24,17 @@ from rosetta.core.value_parsing import is_address
 from rosetta.health import phases, progress, supervision, supervision_settings
 from rosetta.pax.run import flops
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
 EVALUATIONS_FILE = "evaluations.jsonl"
 # Praxis' names of accuracies: of LAMBADA's whole last words, and of BoolQ's answers.
 ACCURACY_METRICS = ("acc_strict", "boolq_acc")
 # The collection of FP8 state. Its name may begin with an underscore.
 _FP8_COLLECTION = "overwrite_with_gradient"
+# Fields of a report, and the summaries of Paxml's learner that have their values. The name of a
+# summary goes on with its type.
+_LEARNER_SUMMARIES = {"learning_rate": "learning/lr_", "gradient_norm": "learning/raw_grad_norm_"}
 
 
 class TimedInput:
@@ -76,12 +82,14 @@ class _Period:
 
     Attributes:
       losses: The losses of the steps, on the device.
+      learner_values: The values of the learner by field of a report, for each step, on the device.
       timed_steps: How many of the steps count in the rate.
       start: When the timed steps began (time.monotonic).
       waited: The time that their batches were waited for, in seconds.
     """
 
     losses: list[Any]
+    learner_values: list[dict[str, Any]]
     timed_steps: int
     start: float
     waited: float
@@ -113,6 +121,7 @@ class TrainProgram(programs.SingleTaskTrainProgram):
             self._progress_writer = progress.ProgressWriter(str(job_log_dir))
         self._report_thread = ThreadPoolExecutor(1)
         self._losses = list[Any]()  # of the steps since the last report
+        self._learner_values = list[dict[str, Any]]()
         self._timed_steps = 0  # of these steps, those that count in the rate
         self._period_start: float | None = None  # None before the first step
         self._waited_before = 0.0  # the input's waiting time at the start of the period
@@ -216,6 +225,12 @@ class TrainProgram(programs.SingleTaskTrainProgram):
             self._report(output.state, output.new_train_step, last_step)
         return output
 
+    def train_step(self, *args: Any) -> Any:
+        """Train one step, and keep what the learner says of it. The arguments are Paxml's."""
+        result = super().train_step(*args)
+        self._learner_values.append(_find_learner_values(result[2].summary_tensors))
+        return result
+
     def _start_period(self) -> None:
         """Start to measure the time of steps, and to watch them."""
         self._period_start = time.monotonic()
@@ -234,6 +249,7 @@ class TrainProgram(programs.SingleTaskTrainProgram):
             self._step_work = self._describe_work(state)
         period = _Period(
             self._losses,
+            self._learner_values,
             self._timed_steps,
             self._period_start or 0.0,
             self._timed_input.waited - self._waited_before,
@@ -242,7 +258,7 @@ class TrainProgram(programs.SingleTaskTrainProgram):
             self._report_thread.submit(_warn_of_errors, self._print_report, step, last_step, period)
         else:
             self._supervisor.publish_input_wait(step, period.waited / max(period.timed_steps, 1))
-        self._losses, self._timed_steps = [], 0
+        self._losses, self._learner_values, self._timed_steps = [], [], 0
         # Until the next step an evaluation or a checkpoint may come between.
         self._supervisor.end_steps()
 
@@ -282,7 +298,8 @@ class TrainProgram(programs.SingleTaskTrainProgram):
             self._supervisor.collect_report(step, seconds, period.waited / period.timed_steps),
         )
         memory = progress.measure_device_memory(jax.local_devices())
-        report = dataclasses.replace(report, **memory)
+        learner_means = _average_values(period.learner_values)
+        report = dataclasses.replace(report, **memory, **learner_means)
         self._progress_writer.write(report)
         self._write_scalars(report, step)
         self._supervisor.log_scalars(step, report.scalars())
@@ -305,6 +322,25 @@ class TrainProgram(programs.SingleTaskTrainProgram):
 def _wait_for_loss(loss: Any) -> float:
     """Return the loss of a step after waiting for the step."""
     return float(np.asarray(loss.addressable_data(0)))
+
+
+def _find_learner_values(summaries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a step by field of a report, from Paxml's summaries of the step."""
+    return {
+        field: value
+        for field, prefix in _LEARNER_SUMMARIES.items()
+        for name, value in summaries.items()
+        if name.startswith(prefix)
+    }
+
+
+def _average_values(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the means over steps of the values that each step has."""
+    fields = set.intersection(*map(set, steps)) if steps else set()
+    return {
+        field: float(np.mean([np.mean(values[field].addressable_data(0)) for values in steps]))
+        for field in sorted(fields)
+    }
 
 
 def _warn_of_errors(function: Any, *args: Any) -> None:

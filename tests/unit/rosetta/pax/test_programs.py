@@ -37,9 +37,18 @@ def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> programs.TrainPr
 
     def run(self: Any, state: Any, step: int) -> Any:
         self._train_input.get_next_padded()
+        self.train_step(step)
         return SimpleNamespace(
             state=state, loss=jax.numpy.float32(step + 1), new_train_step=step + 1
         )
+
+    def train_step(_: Any, step: int) -> Any:
+        summaries = {
+            "learning/lr_aggregate_scalar": jax.numpy.float32(step / 100),
+            "learning/raw_grad_norm_aggregate_scalar": jax.numpy.array([step, step + 2.0]),
+            "learning/is_valid_step_scalar": jax.numpy.float32(1),
+        }
+        return step + 1, None, SimpleNamespace(summary_tensors=summaries)
 
     def setup(self: Any, task: Any, train_input: Any, partitioner: Any, _: Any) -> None:
         self._task, self._train_input, self._partitioner = task, train_input, partitioner
@@ -47,6 +56,7 @@ def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> programs.TrainPr
         self._train_summary_writer = None
 
     monkeypatch.setattr(upstream.SingleTaskTrainProgram, "run", run)
+    monkeypatch.setattr(upstream.SingleTaskTrainProgram, "train_step", train_step)
     monkeypatch.setattr(upstream.SingleTaskTrainProgram, "setup", setup)
     monkeypatch.setattr(upstream.SingleTaskTrainProgram, "shutdown", lambda _: None)
     monkeypatch.setattr(programs.TrainProgram, "_write_scalars", lambda *_: None)
@@ -82,6 +92,15 @@ def test_each_period_and_the_end_have_a_report(
         (13, 13, 12.0),
     ]
     assert all(0 <= line["input_wait"] <= 1 for line in _read_progress(tmp_path))
+
+
+def test_learning_rate_and_gradient_norm_are_means(
+    program: programs.TrainProgram, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _train_steps(program, 0, 10)
+    lines = [(line["learning_rate"], line["gradient_norm"]) for line in _read_progress(tmp_path)]
+    assert lines == [(pytest.approx(0.02), 3.0), (pytest.approx(0.07), 8.0)]
+    assert "rate 0.02  gradient 3 " in capsys.readouterr().err
 
 
 def test_a_resumed_run_keeps_to_the_periods(program: programs.TrainProgram, tmp_path: Path) -> None:
