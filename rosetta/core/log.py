@@ -14,6 +14,7 @@ import logging
 import os
 import shlex
 import sys
+import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,9 @@ LEVEL_VARIABLE = "ROSETTA_LOG_LEVEL"
 # A file descriptor of the terminal, for the lines of this module while stderr goes to a file.
 TERMINAL_VARIABLE = "ROSETTA_PROGRESS_FD"
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+_BAR_WIDTH = 24
+_SECONDS_BETWEEN_BARS = 0.1
+_SECONDS_BETWEEN_LINES = 30.0  # where there is no terminal
 _LEVELS = {name: getattr(logging, name.upper()) for name in LOG_LEVELS}
 
 
@@ -280,15 +284,49 @@ def show_count(text: str, *, last: bool = False) -> None:
         sys.stderr.flush()
 
 
-def show_progress(action: str, number: int, total: int) -> None:
-    """Show on a terminal how many parts of a piece of work are done.
+class _ProgressBar:
+    """The progress of one piece of work whose length is known."""
 
-    Args:
-      action: What is done with each part, such as "writing".
-      number: The number of the current part, from 1.
-      total: The number of all parts.
-    """
-    show_count(f"{action} {number}/{total}", last=number == total)
+    def __init__(self) -> None:
+        self._action = ""
+        self._first = self._number = 0
+        self._started = self._shown = 0.0
+
+    def show(self, action: str, number: int, total: int) -> None:
+        """Show how many parts of a piece of work are done: as a bar on a terminal, else in lines.
+
+        A line comes each 30 s, so that the log of a short piece of work has none.
+
+        Args:
+          action: What is done with each part, such as "writing".
+          number: The number of the current part, from 1.
+          total: The number of all parts.
+        """
+        now = time.monotonic()
+        if action != self._action or number < self._number:
+            self._action, self._first = action, number
+            self._started = self._shown = now
+        self._number = number
+        if not sys.stderr.isatty():
+            if now - self._shown >= _SECONDS_BETWEEN_LINES:
+                self._shown = now
+                info(f"{action}: {number:,} of {total:,}{self._format_rest(now, total)}")
+        elif number in (self._first, total) or now - self._shown >= _SECONDS_BETWEEN_BARS:
+            self._shown = now
+            bar = "#" * (_BAR_WIDTH * number // max(total, 1))
+            line = f"{action} [{bar:<{_BAR_WIDTH}}] {number:,}/{total:,}"
+            show_count(line + self._format_rest(now, total), last=number == total)
+
+    def _format_rest(self, now: float, total: int) -> str:
+        """Return the time that is left at this speed; "" if it is not known."""
+        done = self._number - self._first
+        if not done or self._number == total:
+            return ""
+        minutes, seconds = divmod(round((now - self._started) * (total - self._number) / done), 60)
+        return f", {minutes}:{seconds:02d} left"
+
+
+show_progress = _ProgressBar().show
 
 
 def add_level_option(parser: argparse._ActionsContainer) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 MAX_SENTENCE_BYTES = 4192
 _MAX_SENTENCE_CHARACTERS = MAX_SENTENCE_BYTES // 4
 _MIN_COVERAGE = 0.98
+_SHOWN_SENTENCES = 10_000  # pieces between two counts on a terminal
 _MAX_REASON = 160  # characters of SentencePiece's message that an error shows
 
 
@@ -132,7 +133,7 @@ def train_vocabulary(
     sizes = {"input_sentence_size": 0, "max_sentence_length": MAX_SENTENCE_BYTES}
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=read_sentences(parts, field, limit),
+            sentence_iterator=_show_count(read_sentences(parts, field, limit)),
             model_writer=body,
             vocab_size=size - extra_ids,
             model_type=model_type,
@@ -155,6 +156,16 @@ def train_vocabulary(
     if vocabulary.size != size or vocabulary.sentinel_count != extra_ids:
         log.warn(f"{out}: {vocabulary.size} ids, {vocabulary.sentinel_count} sentinels")
     return vocabulary
+
+
+def _show_count(sentences: Iterator[str]) -> Iterator[str]:
+    """Yield sentences, and show on a terminal how many there were, and when training begins."""
+    count = 0
+    for count, sentence in enumerate(sentences, 1):
+        if count % _SHOWN_SENTENCES == 0:
+            log.show_count(f"reading: {count:,} pieces of documents")
+        yield sentence
+    log.show_count(f"training on {count:,} pieces of documents", last=True)
 
 
 def _check_output(out: str) -> None:

@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -134,6 +135,25 @@ def test_a_count_is_shown_on_terminals_only(monkeypatch: pytest.MonkeyPatch) -> 
         with log.use_level(level):
             log.show_count("1/2")
         assert ("1/2" in stream.getvalue()) is shown
+
+
+def test_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 20))  # 20 s between two parts
+    monkeypatch.setattr(log, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    terminal, file = Terminal(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    for number in (1, 2, 4):
+        log.show_progress("writing", number, 4)
+    bars = [line.removeprefix("\x1b[K") for line in terminal.getvalue().split("\r")[1:]]
+    assert bars == [
+        f"writing [{'#' * 6:<24}] 1/4",
+        f"writing [{'#' * 12:<24}] 2/4, 0:40 left",
+        f"writing [{'#' * 24}] 4/4\n",
+    ]
+    monkeypatch.setattr(sys, "stderr", file)
+    for number in (1, 2, 3, 4):
+        log.show_progress("reading", number, 4)
+    assert file.getvalue() == "rosetta: reading: 3 of 4, 0:20 left\n"
 
 
 def run_info(monkeypatch: pytest.MonkeyPatch, run: Callable[[], None], *words: str) -> int:
