@@ -177,8 +177,11 @@ def parse_switches(words: list[str]) -> dict[str, Any]:
 
 
 def _parse_switch(name: str, text: str, default: Any) -> bool | int | float | str | tuple[str, ...]:
-    """Return a text as a value of the type that the default of its field has."""
-    if isinstance(default, bool):
+    """Return a text as a value of the type that the default of its field has.
+
+    A field whose default is None is a truth value that may be left open.
+    """
+    if default is None or isinstance(default, bool):
         return parse_truth_value(name, text)
     if isinstance(default, int):
         return parse_whole_number(name, text, minimum=0)

@@ -101,7 +101,7 @@ class KernelTime:
     Attributes:
         seconds: The time on the GPU, without the launch.
         kind: What the kernel does: one of "products", "FP8 products", "attention", or, if memory
-            bounds it, of MEMORY_KINDS.
+            bounds it, of MEMORY_KINDS, PALLAS or ELEMENTWISE.
     """
 
     seconds: float
@@ -117,6 +117,9 @@ MEMORY_KINDS = {
     "transposes and copies": ("transpose", "copy", "copy-start"),
 }
 ELEMENTWISE = "elementwise"
+# Kernels of our own, such as those of rosetta.nn.geglu_kernels. Their operands and results are
+# counted whole: they read and write each once.
+PALLAS = "Pallas kernels"
 
 
 def find_shares(gpu: Gpu) -> Shares:
@@ -154,6 +157,8 @@ def estimate_kernel(module: HloModule, kernel: Kernel, gpu: Gpu, shares: Shares)
 
 def _classify_memory_kind(module: HloModule, kernel: Kernel) -> str:
     """Return the kind of a kernel that memory bounds."""
+    if step_kernels.is_pallas(kernel.instruction):
+        return PALLAS
     opcodes = {kernel.instruction.opcode}
     for name in kernel.instruction.find_called_computations():
         if kernel.instruction.opcode == "fusion":

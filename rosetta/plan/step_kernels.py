@@ -46,6 +46,8 @@ FREE_OPCODES = {
 _TE_PREFIX = "te_"
 _TE_PRODUCTS = ("te_gemm_ffi", "te_gemm_v2_ffi")
 _TE_ATTENTION = ("te_fused_attn_forward_ffi", "te_fused_attn_backward_ffi")
+# The call of a kernel that Pallas wrote for Triton: until jaxlib 0.10.2, and after it.
+_PALLAS_CALLS = ("__gpu$xla.gpu.triton", "triton_kernel_call_ffi")
 COLLECTIVE_OPCODES = (
     "all-reduce",
     "all-gather",
@@ -340,6 +342,11 @@ def is_attention(instruction: Instruction) -> bool:
     Transformer Engine's calls also begin with queries and keys.
     """
     return "fmha" in instruction.target or instruction.target in _TE_ATTENTION
+
+
+def is_pallas(instruction: Instruction) -> bool:
+    """Return whether an instruction is a kernel that was written in Pallas."""
+    return instruction.target in _PALLAS_CALLS
 
 
 def list_collectives(module: HloModule) -> list[Collective]:

@@ -94,3 +94,9 @@ def test_few_layers_replace_those_of_the_model() -> None:
     assert plan.parse_hyper_parameters(words[words.index("--with") + 1 :])["NUM_LAYERS"] == 2
     switches = plan.parse_switches(preset_arguments.list_layer_words("t5x", 3))
     assert switches == {"num_encoder_layers": 3, "num_decoder_layers": 3}
+
+
+def test_truth_values_that_are_open_by_default() -> None:
+    """A field that may be None takes truth values, and not their text."""
+    words = ["fuse_mlp=false", "fused_geglu=true"]
+    assert plan.parse_switches(words) == {"fuse_mlp": False, "fused_geglu": True}

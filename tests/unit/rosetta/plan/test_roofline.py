@@ -109,6 +109,24 @@ def test_attention_has_two_products_forwards_and_five_backwards_and_half_with_a_
     assert biased == pytest.approx(2 * product / roofline.BIAS_SHARE)
 
 
+@pytest.mark.parametrize("target", ["__gpu$xla.gpu.triton", "triton_kernel_call_ffi"])
+def test_pallas_kernel(target: str) -> None:
+    """A Pallas kernel moves its operands and its results, each once."""
+    time = estimate(
+        H100,
+        FULL,
+        "%p = bf16[16384,2,2816] parameter(0)",
+        "%s = f32[1] parameter(1)",
+        (
+            "%k = (f8e4m3fn[16384,2816], f8e4m3fn[2816,16384], f32[128,44]) custom-call(%p, %s), "
+            f'custom_call_target="{target}", backend_config={{name = "geglu_forward"}}'
+        ),
+    )
+    assert time.kind == roofline.PALLAS
+    moved = 16384 * 2816 * (2 * 2 + 1 + 1) + 4 * 128 * 44 + 4
+    assert time.seconds == pytest.approx(moved / H100.bandwidth)
+
+
 def estimate_collective(kind: str, groups: str, gpu: gpus.Gpu = H100) -> float:
     """The time of a collective of 800 MB of each device."""
     _, kernel = read_kernel(
