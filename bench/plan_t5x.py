@@ -71,6 +71,22 @@ CASES: dict[str, dict[str, Any]] = {
         )
         for fsdp in (False, True)
     },
+    # The gated unit of the MLP in FP8: by XLA's kernels, or by one. "whole" above has all layers.
+    **{
+        name: {
+            "size": "large",
+            "gpus": 8,
+            "tp": 1,
+            "batch": 32,
+            "switches": {**FP8, "transpose_batch_sequence": True, **switches},
+            "layers": layers,
+        }
+        for name, layers, switches in (
+            ("large-fp8-unfused", None, {"fused_geglu": False}),
+            ("large-fp8-few", 4, {}),
+            ("large-fp8-few-unfused", 4, {"fused_geglu": False}),
+        )
+    },
     **{
         f"large-dropout-{attention}": {
             "size": "large",
@@ -103,6 +119,8 @@ COMPARED = {
     "large-dropout-cudnn": "large-dropout-xla",
     "large-bf16-shared": "large-bf16-whole",
     "large-fp8-shared": "large-fp8-whole",
+    "large-fp8-whole": "large-fp8-unfused",
+    "large-fp8-few": "large-fp8-few-unfused",
 }
 
 UPSTREAM_FIELDS = (

@@ -208,11 +208,11 @@ def _multiply_kernels(
     return outputs
 
 
-class _Residuals(NamedTuple):
+class Residuals(NamedTuple):
     """What the forward pass keeps for the backward pass.
 
     Attributes:
-        fp8_input: The quantised input [..., inputs].
+        fp8_input: The quantised input [..., inputs]; `fp8_geglu` keeps [inputs, ...].
         kernels: [inputs, outputs] each, in the type of the parameters.
         states: The FP8 states.
         input_scale: [1], the scale of `fp8_input`.
@@ -230,17 +230,17 @@ class _Residuals(NamedTuple):
     input_like: Any
 
 
-def _list_scales(states: tuple[dict[str, Any], ...], tensor: str) -> list[Any]:
+def list_scales(states: tuple[dict[str, Any], ...], tensor: str) -> list[Any]:
     """Return the scale [1] of one of TENSORS in each state."""
     return [state[f"{tensor}_scale"] for state in states]
 
 
-def _find_largest(scales: list[Any]) -> Any:
+def find_largest_scale(scales: list[Any]) -> Any:
     """Return the largest of several scales, [1]."""
     return functools.reduce(jnp.maximum, scales)
 
 
-def _multiply_fp8(
+def multiply_fp8(
     scope: str,
     dtype: Any,
     left: Any,
@@ -256,7 +256,7 @@ def _multiply_fp8(
         )
 
 
-def _rescale(product: Any, left_scale: Any, right_scale: Any, dtype: Any) -> Any:
+def rescale_product(product: Any, left_scale: Any, right_scale: Any, dtype: Any) -> Any:
     """Return the product of the tensors from the product of their quantised values.
 
     The scales are applied in float32, not rounded to `dtype`.
@@ -264,7 +264,7 @@ def _rescale(product: Any, left_scale: Any, right_scale: Any, dtype: Any) -> Any
     return (product.astype(jnp.float32) * left_scale * right_scale).astype(dtype)
 
 
-def _quantise_kernels(
+def quantise_kernels(
     kernels: Sequence[Any], scales: Sequence[Any], layouts: Sequence[Layout | None]
 ) -> Any:
     """Return the kernels in FP8, gathered and joined."""
@@ -283,75 +283,141 @@ def _compute_forward(
     kernels: tuple[Any, ...],
     states: tuple[dict[str, Any], ...],
 ) -> tuple[Any, Any]:
-    """Return the outputs of `multiply_kernels` and the _Residuals."""
-    input_scale = _find_largest(_list_scales(states, "input"))
-    kernel_scales = _list_scales(states, "kernel")
-    fp8_input = quantise_tensor(x, input_scale, FORWARD_DTYPE)
-    fp8_kernels = _quantise_kernels(kernels, kernel_scales, layouts)
-    product = _multiply_fp8("fprop", dtype, fp8_input, fp8_kernels, ((x.ndim - 1,), (0,)))
+    """Return the outputs of `multiply_kernels` and the Residuals."""
+    product, residuals = multiply_input(dtype, layouts, x, kernels, states)
     parts = fused_kernels.split_parts(product, [kernel.shape[1] for kernel in kernels])
     outputs = [
-        _rescale(part, input_scale, scale, dtype)
-        for part, scale in zip(parts, kernel_scales, strict=True)
+        rescale_product(part, residuals.input_scale, scale, dtype)
+        for part, scale in zip(parts, residuals.kernel_scales, strict=True)
     ]
+    return tuple(outputs), residuals
+
+
+def multiply_input(
+    dtype: Any,
+    layouts: Sequence[Layout | None],
+    x: Any,
+    kernels: tuple[Any, ...],
+    states: tuple[dict[str, Any], ...],
+) -> tuple[Any, Residuals]:
+    """Quantise an input and kernels, and multiply them.
+
+    Args:
+        dtype: The type of the product.
+        layouts: The layouts of the kernels.
+        x: The input, [..., inputs].
+        kernels: [inputs, outputs] each.
+        states: The FP8 state of each kernel's projection.
+
+    Returns:
+        The product with the joined kernels, not rescaled, and what the backward pass needs.
+    """
+    input_scale = find_largest_scale(list_scales(states, "input"))
+    kernel_scales = list_scales(states, "kernel")
+    fp8_input = quantise_tensor(x, input_scale, FORWARD_DTYPE)
+    fp8_kernels = quantise_kernels(kernels, kernel_scales, layouts)
+    product = multiply_fp8("fprop", dtype, fp8_input, fp8_kernels, ((x.ndim - 1,), (0,)))
     amaxes = (compute_amaxes([x])[0], compute_amaxes(kernels))
     input_like = jnp.zeros((0,), x.dtype)
-    residuals = _Residuals(
+    return product, Residuals(
         fp8_input, kernels, states, input_scale, kernel_scales, amaxes, input_like
     )
-    return tuple(outputs), residuals
 
 
 def _compute_backward(
     dtype: Any,
     layouts: tuple[Layout | None, ...],
-    residuals: _Residuals,
+    residuals: Residuals,
     gradients: tuple[Any, ...],
 ) -> tuple[Any, Any, Any]:
     """Return the gradients of the input and the kernels, and the observed states."""
-    kernels = residuals.kernels
-    gradient_scale = _find_largest(_list_scales(residuals.states, "output_grad"))
-    shared_kernel_scale = _find_largest(residuals.kernel_scales)
+    fp8_input = residuals.fp8_input
+    gradient_scale = find_largest_scale(list_scales(residuals.states, "output_grad"))
     fp8_gradient = quantise_tensor(
         fused_kernels.join_parts(gradients), gradient_scale, BACKWARD_DTYPE
     )
-    fp8_kernel = _quantise_kernels(kernels, [shared_kernel_scale] * len(kernels), layouts)
-    batch_axes = tuple(range(residuals.fp8_input.ndim - 1))
-    output_axes = tuple(range(len(batch_axes), fp8_gradient.ndim))
-    contracted = (output_axes, tuple(range(1, fp8_kernel.ndim)))
-    input_gradient = _rescale(
-        _multiply_fp8("dgrad", dtype, fp8_gradient, fp8_kernel, contracted),
-        gradient_scale,
-        shared_kernel_scale,
-        dtype,
+    product, kernel_scale = multiply_gradient(
+        dtype, layouts, residuals, fp8_gradient, fp8_input.ndim - 1
     )
-    joined_kernel_gradient = _rescale(
-        _multiply_fp8("wgrad", dtype, residuals.fp8_input, fp8_gradient, (batch_axes, batch_axes)),
-        residuals.input_scale,
-        gradient_scale,
-        kernels[0].dtype,
+    input_gradient = rescale_product(product, gradient_scale, kernel_scale, dtype)
+    batch_axes = tuple(range(fp8_input.ndim - 1))
+    kernel_gradients = compute_kernel_gradients(
+        dtype, layouts, residuals, fp8_gradient, (batch_axes, batch_axes)
     )
-    kernel_gradients = [
-        sharded_parameters.scatter_gradient(gradient, layout)
-        for gradient, layout in zip(
-            fused_kernels.split_parts(
-                joined_kernel_gradient, [kernel.shape[1] for kernel in kernels]
-            ),
-            layouts,
-            strict=True,
-        )
-    ]
-    observed = _observe_states(residuals, gradients)
-    return input_gradient.astype(residuals.input_like.dtype), tuple(kernel_gradients), observed
-
-
-def _observe_states(
-    residuals: _Residuals, gradients: tuple[Any, ...]
-) -> tuple[dict[str, Any], ...]:
-    """Return the observed state of each part: its scales, and this step's amaxes as histories."""
     # One reduction for each gradient, unlike the kernels': XLA can then fuse it into the operation
     # that makes the gradient. Kernels are not made by an operation.
     gradient_amaxes = [compute_amaxes([gradient])[0] for gradient in gradients]
+    observed = observe_states(residuals, gradient_amaxes)
+    return input_gradient.astype(residuals.input_like.dtype), kernel_gradients, observed
+
+
+def multiply_gradient(
+    dtype: Any,
+    layouts: Sequence[Layout | None],
+    residuals: Residuals,
+    fp8_gradient: Any,
+    batch_dims: int,
+) -> tuple[Any, Any]:
+    """Multiply the quantised gradient of the outputs with the kernels.
+
+    Args:
+        dtype: The type of the product.
+        layouts: The layouts of the kernels.
+        residuals: What the forward pass kept.
+        fp8_gradient: The joined gradients of the outputs, [..., parts, outputs] or [..., outputs].
+        batch_dims: The number of dimensions before those of the outputs.
+
+    Returns:
+        The product [..., inputs], not rescaled, and the scale of the kernels, [1].
+    """
+    kernel_scale = find_largest_scale(residuals.kernel_scales)
+    kernels = residuals.kernels
+    fp8_kernel = quantise_kernels(kernels, [kernel_scale] * len(kernels), layouts)
+    output_axes = tuple(range(batch_dims, fp8_gradient.ndim))
+    contracted = (output_axes, tuple(range(1, fp8_kernel.ndim)))
+    return multiply_fp8("dgrad", dtype, fp8_gradient, fp8_kernel, contracted), kernel_scale
+
+
+def compute_kernel_gradients(
+    dtype: Any,
+    layouts: Sequence[Layout | None],
+    residuals: Residuals,
+    fp8_gradient: Any,
+    contracted: tuple[tuple[int, ...], tuple[int, ...]],
+) -> tuple[Any, ...]:
+    """Return the gradient of each kernel, [inputs, outputs] in its type.
+
+    Args:
+        dtype: The type of the product.
+        layouts: The layouts of the kernels.
+        residuals: What the forward pass kept.
+        fp8_gradient: The joined gradients of the outputs, quantised.
+        contracted: The batch dimensions of the input that the residuals have, and those of the
+            gradient.
+    """
+    kernels = residuals.kernels
+    joined = rescale_product(
+        multiply_fp8("wgrad", dtype, residuals.fp8_input, fp8_gradient, contracted),
+        residuals.input_scale,
+        find_largest_scale(list_scales(residuals.states, "output_grad")),
+        kernels[0].dtype,
+    )
+    parts = fused_kernels.split_parts(joined, [kernel.shape[1] for kernel in kernels])
+    return tuple(
+        sharded_parameters.scatter_gradient(part, layout)
+        for part, layout in zip(parts, layouts, strict=True)
+    )
+
+
+def observe_states(
+    residuals: Residuals, gradient_amaxes: Sequence[Any]
+) -> tuple[dict[str, Any], ...]:
+    """Return the observed state of each part: its scales, and this step's amaxes as histories.
+
+    Args:
+        residuals: What the forward pass kept.
+        gradient_amaxes: The amax of the gradient of each part's output, [1].
+    """
     input_amax, kernel_amaxes = residuals.amaxes
     observed = []
     for state, kernel_amax, gradient_amax in zip(

@@ -19,7 +19,14 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.linen.partitioning import with_sharding_constraint
 
-from rosetta.nn import attention, dropout, kv_cache, transformer_engine
+from rosetta.nn import (
+    attention,
+    dropout,
+    fallback_notice,
+    fp8_geglu,
+    kv_cache,
+    transformer_engine,
+)
 from rosetta.nn.dense import Kernel, apply_projections
 from rosetta.nn.relative_position import RelativeBias
 from rosetta.nn.rms_norm import RMSNorm
@@ -335,6 +342,11 @@ class Mlp(nn.Module):
         kernels = [
             self._kernel(name, x.shape[-1], config.mlp_dim, ("embed", "mlp")) for name in names
         ]
+        output_kernel = self._kernel("wo", config.mlp_dim, x.shape[-1], ("mlp", "embed"))
+        axes = (*name_activation_axes(transposed=self.transposed), "mlp")
+        placement = self._choose_kernel_placement(x, axes, keep_mask)
+        if placement is not None:
+            return fp8_geglu.apply_geglu(x, [*kernels, output_kernel], config.dtype, placement)
         if config.joins_mlp_halves:
             projected = apply_projections(x, kernels, config.dtype)
         else:
@@ -345,10 +357,36 @@ class Mlp(nn.Module):
         ]
         hidden = functools.reduce(operator.mul, activated)
         hidden = apply_dropout(config, hidden, keep_mask, transposed=self.transposed)
-        axes = (*name_activation_axes(transposed=self.transposed), "mlp")
         hidden = with_sharding_constraint(hidden, axes)
-        output_kernel = self._kernel("wo", config.mlp_dim, x.shape[-1], ("mlp", "embed"))
         return apply_projections(hidden, [output_kernel], config.dtype)[0]
+
+    def _choose_kernel_placement(
+        self, x: Any, axes: tuple[str, str, str], keep_mask: Any
+    ) -> fp8_geglu.Placement | None:
+        """Return where the kernels of `fp8_geglu` run, None if XLA's own kernels compute the block.
+
+        Args:
+          x: activations.
+          axes: the logical names of the hidden features' dimensions.
+          keep_mask: the dropout mask of the hidden features, or None.
+        """
+        config = self.config
+        if config.fused_geglu is False:
+            return None
+        placement = None
+        if config.fp8 != "xla" or config.mlp_activations != fp8_geglu.ACTIVATIONS:
+            problem = "it is for gelu and linear in FP8 by XLA"
+        elif not config.joins_mlp_halves:
+            problem = "both halves of the MLP are not one product"
+        elif keep_mask is not None:
+            problem = "dropout"
+        else:
+            hidden_shape = (*x.shape[:-1], config.mlp_dim)
+            placement, problem = fp8_geglu.choose_placement(hidden_shape, axes)
+        if placement is None and config.fused_geglu:
+            fallback_notice.warn_once("the MLP by XLA's kernels instead of the fused one", problem)
+        on_cpu = placement is not None and placement.interpret
+        return None if on_cpu and not config.fused_geglu else placement
 
     def _kernel(self, name: str, inputs: int, outputs: int, names: tuple[str, str]) -> Any:
         """Return a kernel, with the logical names of its two dimensions."""

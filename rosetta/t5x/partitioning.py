@@ -24,7 +24,7 @@ from t5x.partitioning import standard_logical_axis_rules
 
 from rosetta.core.errors import INVALID, UserError
 from rosetta.core.value_parsing import suggest_common_divisors
-from rosetta.nn import fallback_notice, sharded_parameters
+from rosetta.nn import current_mesh, fallback_notice, sharded_parameters
 from rosetta.nn.mesh_axes import DATA, MODEL, REPLICA, list_axis_names
 from rosetta.nn.sharded_parameters import SHARDED_NAMES, Layout
 from rosetta.t5x.run.model_config import T5Config, is_whole_number
@@ -291,22 +291,22 @@ class PjitPartitioner(partitioning.PjitPartitioner):
         return Layout(NamedSharding(self.mesh, sharded), NamedSharding(self.mesh, gathered))
 
     def partition(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return T5X's partitioned function. With `fsdp`, it gathers the parameters that it uses.
+        """Return T5X's partitioned function, for which `rosetta.nn.current_mesh` is this mesh. With
+        `fsdp`, it gathers the parameters that it uses.
 
         Args:
           fn: the function.
           *args: as of T5X's method.
           **kwargs: as of T5X's method.
         """
-        if not self._fsdp:
-            return super().partition(fn, *args, **kwargs)
+        find_layout = self.find_parameter_layout if self._fsdp else None
 
         @functools.wraps(fn)
-        def gathering(*inputs: Any, **options: Any) -> Any:
-            with sharded_parameters.use_layouts(self.find_parameter_layout):
+        def on_mesh(*inputs: Any, **options: Any) -> Any:
+            with current_mesh.use_mesh(self.mesh), sharded_parameters.use_layouts(find_layout):
                 return fn(*inputs, **options)
 
-        return super().partition(gathering, *args, **kwargs)
+        return super().partition(on_mesh, *args, **kwargs)
 
 
 def _is_sharded(path: Sequence[str]) -> bool:

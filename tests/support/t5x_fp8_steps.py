@@ -163,6 +163,24 @@ STEPS: dict[str, Any] = {
         "gradient_dtype": "float32",
     },
     "fused": {"fuse_qkv": True},
+    "kernel, scanned": {
+        "fuse_qkv": True,
+        "fused_geglu": True,
+        "scan_layers": True,
+        "remat": "minimal",
+    },
+    "kernel, 4 devices, 2 microbatches": {
+        "fuse_qkv": True,
+        "fused_geglu": True,
+        "devices": 4,
+        "microbatches": 2,
+    },
+    "kernel, 4 devices, one reduction": {
+        "fuse_qkv": True,
+        "fused_geglu": True,
+        "devices": 4,
+        "gradient_dtype": "float32",
+    },
 }
 
 

@@ -75,6 +75,8 @@ class T5Config:
         attention to the encoder.
       fuse_mlp: use one matrix product for both halves of a gated MLP; None for the value of
         `fuse_qkv`.
+      fused_geglu: compute the gated unit of an MLP in FP8, with its casts, in one GPU kernel; None
+        for wherever that is possible. A CPU interprets the kernel if this is True, for tests.
       transpose_batch_sequence: use activations [length, batch, features].
       attention: the implementation of attention: "xla", "cudnn" or "te".
       scan_layers: compile one layer, and loop over it.
@@ -104,6 +106,7 @@ class T5Config:
     fp8: str = "off"
     fuse_qkv: bool = False
     fuse_mlp: bool | None = None
+    fused_geglu: bool | None = None
     transpose_batch_sequence: bool = False
     attention: str = "xla"
     scan_layers: bool = False

@@ -1,0 +1,196 @@
+"""Print as JSON how an MLP with the kernels of `fp8_geglu` differs from one without.
+
+test_fp8_geglu.py runs this with four virtual devices. The kernels are interpreted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.core import unfreeze
+from flax.linen import partitioning as flax_partitioning
+from flax.traverse_util import flatten_dict
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from rosetta.nn import current_mesh, fp8, remat, sharded_parameters
+from rosetta.nn.mesh_axes import DATA, MODEL
+from rosetta.nn.sharded_parameters import Layout
+from rosetta.t5x.layers import Mlp
+from rosetta.t5x.run.model_config import T5Config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+LENGTH, BATCH, WIDTH, HIDDEN = 24, 8, 32, 192
+RULES = (("batch", DATA), ("mlp", MODEL), ("embed", None), ("length", None))
+# The devices of the data and of the model axis, and what else differs.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "one device": {"devices": (1, 1)},
+    "data": {"devices": (4, 1)},
+    "tensor parallel": {"devices": (1, 4)},
+    "data and tensor parallel": {"devices": (2, 2)},
+    "fsdp": {"devices": (4, 1), "fsdp": True},
+    "transposed": {"devices": (4, 1), "transposed": True},
+    "rematerialised": {"devices": (1, 1), "rematerialised": True},
+    "bfloat16": {"devices": (4, 1), "dtype": "bfloat16"},
+}
+
+
+def make_arrays(*, transposed: bool) -> tuple[Any, Any, Any]:
+    """Return the variables of the MLP, its input, and the gradient of its output."""
+    random = np.random.default_rng(0)
+    shape = (LENGTH, BATCH, WIDTH) if transposed else (BATCH, LENGTH, WIDTH)
+    x, gradient = (jnp.asarray(random.normal(size=shape), jnp.float32) for _ in range(2))
+    variables = Mlp(make_config(), transposed).init(jax.random.key(0), x)
+    variables = {
+        "params": variables["params"],
+        fp8.COLLECTION: jax.tree.map_with_path(choose_scale, variables[fp8.COLLECTION]),
+    }
+    return variables, x, gradient
+
+
+def choose_scale(path: Any, array: Any) -> Any:
+    """Return a state array; the scales of each projection differ, and some clip their tensor."""
+    names = [key.key for key in path]
+    scales = {"input_scale": 0.005, "kernel_scale": 0.001, "output_grad_scale": 1e-5}
+    factor = {"wi_0": 1.0, "wi_1": 1.3, "wo": 0.7}[names[-2]]
+    return array * scales.get(names[-1], 1.0) * factor
+
+
+def make_config(**settings: Any) -> T5Config:
+    """Return the configuration of a network with this MLP."""
+    sizes: dict[str, Any] = {
+        "emb_dim": WIDTH,
+        "mlp_dim": HIDDEN,
+        "mlp_activations": ("gelu", "linear"),
+    }
+    return T5Config(vocab_size=1, **sizes, fp8="xla", fuse_mlp=True, **settings)
+
+
+def make_layout(mesh: Mesh, names: Sequence[str], _shape: Any = None) -> Layout:
+    """Return the layouts of a kernel, with FSDP over the data axis."""
+    gathered = flax_partitioning.logical_to_mesh_axes(tuple(names), RULES)
+    sharded = PartitionSpec(*(axis or DATA for axis in gathered))
+    return Layout(NamedSharding(mesh, sharded), NamedSharding(mesh, gathered))
+
+
+@dataclass(frozen=True)
+class Step:
+    """A forward and backward pass of the MLP.
+
+    Attributes:
+        fused: Whether the MLP has the kernels.
+        devices: The sizes of the data and the model axis.
+        fsdp: Whether the parameters are sharded over the data axis.
+        transposed: Whether activations have the length first.
+        rematerialised: Whether the backward pass computes the hidden features again.
+        dtype: The type of activations.
+    """
+
+    fused: bool
+    devices: tuple[int, int]
+    fsdp: bool = False
+    transposed: bool = False
+    rematerialised: bool = False
+    dtype: str = "float32"
+
+    def make_mesh(self, devices: Sequence[Any]) -> Mesh:
+        """Return the mesh of the first devices."""
+        used_devices = np.asarray(devices[: self.devices[0] * self.devices[1]])
+        return Mesh(used_devices.reshape(self.devices), (DATA, MODEL))
+
+    @contextlib.contextmanager
+    def trace_on(self, mesh: Mesh) -> Iterator[None]:
+        """Have what is traced inside know the mesh and the layouts, as T5X's partitioner does."""
+        find_layout = functools.partial(make_layout, mesh)
+        with (
+            mesh,
+            flax_partitioning.axis_rules(RULES),
+            current_mesh.use_mesh(mesh),
+            sharded_parameters.use_layouts(find_layout if self.fsdp else None),
+        ):
+            yield
+
+    def make_shardings(self, mesh: Mesh, variables: Any) -> tuple[Any, Any, Any]:
+        """Return the layouts of the arguments of `compute`."""
+
+        def shard_variable(path: Any, _array: Any) -> NamedSharding:
+            module, name = (key.key for key in path[-2:])
+            if name != "kernel":
+                return NamedSharding(mesh, PartitionSpec())
+            layout = make_layout(mesh, ("mlp", "embed") if module == "wo" else ("embed", "mlp"))
+            return layout.sharded if self.fsdp else layout.gathered
+
+        rows = NamedSharding(mesh, PartitionSpec(*[None] * self.transposed, DATA))
+        return jax.tree.map_with_path(shard_variable, variables), rows, rows
+
+    def compute(self, variables: Any, x: Any, gradient: Any) -> Any:
+        """Return the output, and the gradients of the variables and the input."""
+        module = Mlp(make_config(dtype=self.dtype, fused_geglu=self.fused), self.transposed)
+
+        def apply(variables: Any, x: Any) -> Any:
+            return module.apply(variables, x)
+
+        if self.rematerialised:
+            apply = jax.checkpoint(apply, policy=remat.make_policy("minimal"))
+        output, pull_back = jax.vjp(apply, variables, x)
+        return output, pull_back(gradient.astype(output.dtype))
+
+
+def differentiate(step: Step) -> tuple[dict[str, np.ndarray], int]:
+    """Return the output, its gradients and the observed states by name, and the kernels."""
+    arguments = make_arrays(transposed=step.transposed)
+    mesh = step.make_mesh(jax.devices())
+    arguments = jax.device_put(arguments, step.make_shardings(mesh, arguments[0]))
+    with step.trace_on(mesh):
+        traced = jax.jit(step.compute).trace(*arguments)
+        output, (variable_gradients, input_gradient) = traced.lower().compile()(*arguments)
+    arrays = {"output": output, "input gradient": input_gradient}
+    arrays |= flatten_dict(unfreeze(variable_gradients), sep="/")
+    found = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
+    return found, str(traced.jaxpr).count("name=geglu")
+
+
+def compute_difference(left: np.ndarray, right: np.ndarray) -> float:
+    """Return the largest difference, relative to the largest element."""
+    return float(np.max(np.abs(left - right)) / np.max(np.abs(right)))
+
+
+def compute_error(arrays: dict[str, np.ndarray], exact: dict[str, np.ndarray]) -> float:
+    """Return the root of the summed squares of all relative errors."""
+    errors = [
+        np.linalg.norm(arrays[name] - exact[name]) / np.linalg.norm(exact[name]) for name in exact
+    ]
+    return float(np.linalg.norm(errors))
+
+
+def main() -> None:
+    """Compare each variant with the same without the kernels, on one device."""
+    results: dict[str, Any] = {}
+    for name, settings in VARIANTS.items():
+        step = Step(fused=True, **settings)
+        found, kernels = differentiate(step)
+        plain_step = dataclasses.replace(step, fused=False, devices=(1, 1), fsdp=False)
+        plain, plain_kernels = differentiate(plain_step)
+        differences = {array: compute_difference(found[array], plain[array]) for array in plain}
+        results[name] = {
+            "differences": differences,
+            "kernels": kernels,
+            "plain kernels": plain_kernels,
+        }
+        if step.dtype != "float32":
+            exact, _kernels = differentiate(dataclasses.replace(plain_step, dtype="float32"))
+            results[name]["errors"] = [compute_error(arrays, exact) for arrays in (found, plain)]
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
