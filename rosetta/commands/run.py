@@ -12,7 +12,15 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import log, option_types
-from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNSUPPORTED, UserError
+from rosetta.core.errors import (
+    CONFLICT,
+    DENIED,
+    EXISTS,
+    INVALID,
+    MISSING,
+    UNSUPPORTED,
+    UserError,
+)
 from rosetta.core.value_parsing import parse_whole_number
 
 if TYPE_CHECKING:
@@ -30,6 +38,7 @@ _PLACES_OF_OPTION = {
     **dict.fromkeys(("node", "coordinator"), ("local",)),
     **dict.fromkeys(("secret", "namespace"), ("jobset",)),
     **dict.fromkeys(("account", "partition", "time", "output", "sbatch", "shared"), _SBATCH),
+    "write": _SBATCH,
 }
 
 
@@ -73,6 +82,12 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
         default=[],
         metavar="OPTION",
         help="any other option of sbatch, as in --sbatch=--qos=high (may be repeated)",
+    )
+    submit.add_argument(
+        "--write",
+        default="",
+        metavar="FILE.sub",
+        help="write the job as a file for sbatch, and submit nothing",
     )
     submit.add_argument(
         "--requeue",
@@ -551,8 +566,42 @@ def submit_preset(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     _warn_about_placement(args, run)
     if args.dry_run:
         return _format_rendering(rendering)
+    if args.write:
+        return _write_batch_file(args.write, rendering)
     result = run_start.submit(args.on, run, options)
     return result, result["output"]
+
+
+def _write_batch_file(file: str, rendering: Rendering) -> tuple[dict[str, Any], str]:
+    """Write a job as a Slurm file; return the result and the text to print.
+
+    Raises:
+      UserError: The file exists, or cannot be written.
+    """
+    from pathlib import Path
+
+    from rosetta.core.atomic_files import write_atomic
+    from rosetta.launch import slurm
+
+    path = Path(file)
+    text = slurm.format_batch_file(rendering)
+    if path.exists():
+        raise UserError(
+            "the file exists already",
+            f"--write {file}",
+            "name another, or remove it yourself",
+            kind=EXISTS,
+        )
+    try:
+        write_atomic(path, text, None)
+    except OSError as error:
+        raise UserError(
+            f"the file cannot be written ({error.strerror})",
+            f"--write {file}",
+            "name a file in a folder of yours",
+            kind=DENIED,
+        ) from None
+    return {"file": str(path.absolute())}, f"{file}: submit it with sbatch {file}"
 
 
 def spawn_processes(args: argparse.Namespace) -> tuple[dict[str, Any], str]:

@@ -6,11 +6,12 @@ this script. Variables are passed in the environment.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core import run_description
-from rosetta.core.errors import INVALID, UserError
+from rosetta.core.errors import INVALID, UNSUPPORTED, UserError
 from rosetta.launch import rendering
 from rosetta.launch.rendering import Options, Rendering
 
@@ -111,3 +112,41 @@ def _render_job(run: Run, options: Options, words: list[str], env: dict[str, str
         [*batch, *options.extra, str(SCRIPT), *step, *words, *run.entry],
         {**env, REQUEUE_VARIABLE: str(int(options.requeue))},
     )
+
+
+def format_batch_file(rendered: Rendering) -> str:
+    """Return a job as a file that sbatch takes without arguments.
+
+    The file has the options of sbatch, the variables, the arguments of srun, and then job.sh. It
+    has no values of secrets: sbatch passes on the variables of its own environment.
+
+    Args:
+      rendered: what one of the functions above returns.
+
+    Raises:
+      UserError: an argument has a secret, or an option has more than one line.
+    """
+    shown = rendered.as_json()
+    if shown["argv"] != rendered.argv:
+        raise UserError(
+            "an argument of the job has a secret, which a file must not have",
+            "--write",
+            "give the secret in a variable of the environment",
+            kind=UNSUPPORTED,
+        )
+    place = rendered.argv.index(str(SCRIPT))
+    options, step = rendered.argv[1:place], rendered.argv[place + 1 :]
+    for option in options:
+        if "\n" in option:
+            raise UserError(
+                "an option of a Slurm file is one line", option, "leave it out", kind=INVALID
+            )
+    lines = ["#!/bin/bash", *(f"#SBATCH {shlex.quote(option)}" for option in options)]
+    for name, value in rendered.env.items():
+        if shown["env"][name] == value:
+            lines.append(f"export {name}={shlex.quote(value)}")
+        else:
+            lines.append(f": ${{{name}:?set this secret where you call sbatch}}")
+    lines.append("set -- " + shlex.join(step))
+    _, body = SCRIPT.read_text(encoding="utf-8").split("\n", 1)
+    return "\n".join(lines) + f"\n\n{body}"
