@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.commands import command_page
 from builder.core import (
+    acceptance_page,
     experiment_page,
     gpu_page,
     manifest,
@@ -76,6 +77,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         contents_page.PAGE: contents_page.render(context.root),
         command_page.PAGE: command_page.render_page(),
         GPU_PAGE: gpu_page.render(),
+        acceptance_page.PAGE: acceptance_page.render(),
         variable_page.PAGE: variables,
         preset_page.PAGE: preset_page.render(),
         experiment_page.PAGE: experiment_page.render(),

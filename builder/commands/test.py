@@ -50,6 +50,7 @@ INSIDE_TESTS = {
         "tests/upstream/test_documentation_blocks.py",
     ),
     "lock:t5x": (
+        "tests/unit/rosetta/accept",
         "tests/unit/rosetta/nn",
         "tests/unit/rosetta/t5x",
         "tests/unit/rosetta/data",
@@ -68,6 +69,7 @@ INSIDE_TESTS = {
         "tests/unit/rosetta/presets/test_t5x_model_options.py",
     ),
     "env:build/quickstart/t5x": (
+        "tests/unit/rosetta/accept",
         "tests/unit/rosetta/t5x",
         "tests/upstream/test_convert_t5.py",
         "tests/upstream/test_documentation_blocks.py",

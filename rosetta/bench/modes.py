@@ -36,6 +36,7 @@ DTYPES = {"bf16": "bfloat16", "f32": "float32"}
 SWITCHES: dict[str, dict[str, Any]] = {
     "fp8": {"fp8": "xla"},
     "fused": {"fuse_qkv": True},
+    "mlp": {"fuse_mlp": True},
     "transposed": {"transpose_batch_sequence": True},
     "cudnn": {"attention": "cudnn"},
     "scan": {"scan_layers": True},

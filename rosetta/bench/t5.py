@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from rosetta.t5x.run import flops
 from rosetta.t5x.run.model_config import T5Config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Z_LOSS = 1e-4
 
@@ -49,6 +50,7 @@ class Task:
         steps: Steps of a mode in one turn.
         turns: How often each mode is measured.
         devices: The number of devices that share the batch.
+        layers: Layers of the encoder, and of the decoder; 0 for those of the size.
     """
 
     size: str
@@ -59,6 +61,19 @@ class Task:
     steps: int = 10
     turns: int = 5
     devices: int = 1
+    layers: int = 0
+
+
+def read_model_fields(task: Task) -> dict[str, Any]:
+    """Return the fields of T5Config that describe the model of a task.
+
+    Raises:
+        UserError: The size is not known.
+    """
+    fields = modes.read_size_fields(task.size) | {"dropout_rate": task.dropout}
+    if task.layers:
+        fields |= {"num_encoder_layers": task.layers, "num_decoder_layers": task.layers}
+    return fields
 
 
 def make_random_batch(task: Task, vocabulary: int) -> dict[str, np.ndarray[Any, Any]]:
@@ -149,20 +164,26 @@ def run_training_step(
 class Candidate:
     """One compiled mode. A call trains some steps on the shared state, and waits for them."""
 
-    def __init__(self, mode: modes.Mode, config: T5Config, shared: SharedState) -> None:
+    def __init__(
+        self,
+        mode: modes.Mode,
+        config: T5Config,
+        shared: SharedState,
+        xla_flags: Mapping[str, Any] | None = None,
+    ) -> None:
         self.mode, self.config, self.shared = mode, config, shared
-        self.fp8_state = jax.device_put(self._make_fp8_state(), shared.replicated)
-        jitted = jax.jit(functools.partial(run_training_step, config), donate_argnums=(0, 1))
+        self.fp8_state = jax.device_put(
+            _make_fp8_state(config, shared.batch), shared.place.replicated
+        )
         start = time.perf_counter()
-        lowered = jitted.lower(shared.state, self.fp8_state, shared.batch, shared.key)
-        options: dict[str, Any] = {}
-        if shared.platform == "gpu":
-            options = t5x_model_options.resolve_xla_flags(
-                config.fp8, shared.task.size, shared.accelerator
-            )
-        self.compiled = lowered.compile(compiler_options=options)
+        self.compiled = _compile_step(
+            config,
+            shared.place,
+            (shared.state, self.fp8_state, shared.batch, shared.key),
+            xla_flags or {},
+        )
         self.compile_seconds = time.perf_counter() - start
-        self.loss = float("nan")
+        self.loss = self.first_loss = float("nan")
 
     def __call__(self) -> None:
         """Train `task.steps` steps, and wait until the last one is done."""
@@ -172,6 +193,8 @@ class Candidate:
                 shared.state, self.fp8_state, shared.batch, shared.key
             )
         self.loss = float(loss)
+        if math.isnan(self.first_loss):
+            self.first_loss = self.loss
 
     def estimate_peak_bytes(self) -> int | None:
         """Return the compiler's figure for the peak memory of a device, or None without one."""
@@ -185,24 +208,78 @@ class Candidate:
             + memory.temp_size_in_bytes
         )
 
-    def _make_fp8_state(self) -> Any:
-        """Return the initial FP8 collection; empty if the mode has none.
 
-        Scales start at one and magnitudes at zero, as the network declares them.
-        """
-        shapes = jax.eval_shape(
-            functools.partial(_initialize_variables, self.config),
-            jax.random.key(0),
-            self.shared.batch,
+def _make_fp8_state(config: T5Config, batch: Any) -> Any:
+    """Return the initial FP8 collection; empty if the network has none.
+
+    Scales start at one and magnitudes at zero, as the network declares them.
+    """
+    shapes = jax.eval_shape(
+        functools.partial(_initialize_variables, config), jax.random.key(0), batch
+    )
+    if fp8.COLLECTION not in shapes:
+        return {}
+
+    def make_leaf(path: Any, leaf: Any) -> Any:
+        fill = jnp.ones if path[-1].key.endswith("_scale") else jnp.zeros
+        return fill(leaf.shape, leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(make_leaf, {fp8.COLLECTION: shapes[fp8.COLLECTION]})
+
+
+def _compile_step(
+    config: T5Config, place: Place, arguments: tuple[Any, ...], xla_flags: Mapping[str, Any]
+) -> Any:
+    """Compile the training step of a network.
+
+    Args:
+        config: The network.
+        place: Where the step will run.
+        arguments: Those of `run_training_step` after the network, as arrays or as their shapes.
+        xla_flags: Flags that replace those of the presets, without dashes.
+    """
+    jitted = jax.jit(functools.partial(run_training_step, config), donate_argnums=(0, 1))
+    options: dict[str, Any] = dict(xla_flags)
+    if place.platform == "gpu":
+        options = (
+            t5x_model_options.resolve_xla_flags(config.fp8, place.task.size, place.accelerator)
+            | options
         )
-        if fp8.COLLECTION not in shapes:
-            return {}
+    return jitted.lower(*arguments).compile(compiler_options=options)
 
-        def make_leaf(path: Any, leaf: Any) -> Any:
-            fill = jnp.ones if path[-1].key.endswith("_scale") else jnp.zeros
-            return fill(leaf.shape, leaf.dtype)
 
-        return jax.tree_util.tree_map_with_path(make_leaf, {fp8.COLLECTION: shapes[fp8.COLLECTION]})
+def compile_mode(task: Task, mode: modes.Mode, xla_flags: Mapping[str, Any] | None = None) -> None:
+    """Compile the step of a mode without its arrays, and keep it in JAX's cache of programs.
+
+    A Candidate of the same mode in another process then takes it from the cache.
+
+    Args:
+        task: The training step to measure.
+        mode: The mode.
+        xla_flags: Flags that replace those of the presets, without dashes.
+
+    Raises:
+        UserError: There are fewer devices than the task wants, or the size is not known.
+    """
+    place = Place(task)
+    fields = read_model_fields(task)
+    config = T5Config(**fields | mode.fields)
+    batch = make_random_batch(task, config.vocab_size)
+
+    def describe(tree: Any, sharding: Any) -> Any:
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree
+        )
+
+    state = jax.eval_shape(_make_state_initializer(T5Config(**fields), batch), jax.random.key(0))
+    fp8_state = jax.eval_shape(lambda: _make_fp8_state(config, batch))
+    arguments = (
+        describe(state, place.replicated),
+        describe(fp8_state, place.replicated),
+        describe(batch, place.rows),
+        describe(jax.eval_shape(lambda: jax.random.key(0)), place.replicated),
+    )
+    _compile_step(config, place, arguments, xla_flags or {})
 
 
 def _initialize_variables(config: T5Config, key: Any, batch: Any) -> Any:
@@ -210,15 +287,15 @@ def _initialize_variables(config: T5Config, key: Any, batch: Any) -> Any:
     return Transformer(config).init({"params": key, "dropout": key}, **batch, enable_dropout=False)
 
 
-class SharedState:
-    """What all modes share: the devices, the batch, and the state that they train in turn.
+class Place:
+    """The devices of a task, and how arrays are laid out on them.
 
     Raises:
         UserError: There are fewer devices than the task wants, or the batch is not a multiple of
             their number.
     """
 
-    def __init__(self, task: Task, config: T5Config) -> None:
+    def __init__(self, task: Task) -> None:
         devices = jax.devices()
         _check_devices(task, len(devices))
         self.task, self.platform, self.gpu = task, devices[0].platform, devices[0].device_kind
@@ -227,15 +304,33 @@ class SharedState:
         )
         mesh = jax.sharding.Mesh(np.array(devices[: task.devices]), ("data",))
         self.replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-        rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-        self.batch = jax.device_put(make_random_batch(task, config.vocab_size), rows)
-        self.key = jax.device_put(jax.random.key(0), self.replicated)
+        self.rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
 
-        def initialize_state(key: Any) -> tuple[Any, Any]:
-            params = _initialize_variables(config, key, self.batch)["params"]
-            return params, make_optimizer().init(params)
 
-        self.state = jax.jit(initialize_state, out_shardings=self.replicated)(self.key)
+class SharedState:
+    """What all modes share: the devices, the batch, and the state that they train in turn.
+
+    Raises:
+        UserError: See Place.
+    """
+
+    def __init__(self, task: Task, config: T5Config) -> None:
+        self.task, self.place = task, Place(task)
+        self.batch = jax.device_put(make_random_batch(task, config.vocab_size), self.place.rows)
+        self.key = jax.device_put(jax.random.key(0), self.place.replicated)
+        self.state = jax.jit(
+            _make_state_initializer(config, self.batch), out_shardings=self.place.replicated
+        )(self.key)
+
+
+def _make_state_initializer(config: T5Config, batch: Any) -> Callable[[Any], tuple[Any, Any]]:
+    """Return the function that makes the parameters and the optimizer's state from a key."""
+
+    def initialize_state(key: Any) -> tuple[Any, Any]:
+        params = _initialize_variables(config, key, batch)["params"]
+        return params, make_optimizer().init(params)
+
+    return initialize_state
 
 
 def _check_devices(task: Task, visible: int) -> None:
@@ -284,35 +379,56 @@ def run_benchmark(
             not a multiple of the devices, or the memory is not enough.
     """
     chosen = _select_modes(names, jax.devices()[0], skip=skip, say=say)
-    fields = modes.read_size_fields(task.size) | {"dropout_rate": task.dropout}
+    return measure_modes(task, {mode.name: (mode, {}) for mode in chosen}, say=say)[0]
+
+
+def measure_modes(
+    task: Task,
+    chosen: Mapping[str, tuple[modes.Mode, Mapping[str, Any]]],
+    *,
+    say: Callable[[str], None],
+) -> tuple[dict[str, Any], dict[str, Candidate]]:
+    """Measure modes that this device can run, and compare each with the first one.
+
+    Args:
+        task: The training step to measure.
+        chosen: Name of a row -> a mode, and the flags of XLA that replace those of the presets.
+        say: Called with each line about the progress.
+
+    Returns:
+        The result as `run_benchmark` returns it, and the compiled modes by name.
+
+    Raises:
+        UserError: See run_benchmark.
+    """
+    fields = read_model_fields(task)
     config = T5Config(**fields)
     with _report_exhausted_memory(task, "the model"):
         shared = SharedState(task, config)
     candidates: dict[str, Candidate] = {}
-    for mode in chosen:
-        with _report_exhausted_memory(task, mode.name):
-            candidate = Candidate(mode, T5Config(**fields | mode.fields), shared)
+    for name, (mode, xla_flags) in chosen.items():
+        with _report_exhausted_memory(task, name):
+            candidate = Candidate(mode, T5Config(**fields | mode.fields), shared, xla_flags)
             candidate()  # warms up
-        candidates[mode.name] = candidate
-        say(
-            f"{mode.name}: compiled in {candidate.compile_seconds:.1f} s, loss {candidate.loss:.3f}"
-        )
+        candidates[name] = candidate
+        say(f"{name}: compiled in {candidate.compile_seconds:.1f} s, loss {candidate.loss:.3f}")
     timings = timing.time_in_turns(candidates, task.turns)
     step_flops = flops.count_train_flops(config, task.inputs, task.targets, task.batch)
-    first = timings[chosen[0].name]
-    return {
-        "card": shared.gpu,
-        "platform": shared.platform,
+    first = next(iter(timings.values()))
+    result = {
+        "card": shared.place.gpu,
+        "platform": shared.place.platform,
         "devices": task.devices,
         "jax": jax.__version__,
         "task": dataclasses.asdict(task),
         "flops": step_flops,
         "modes": [
-            _describe_candidate(candidates[name], timings[name], first, step_flops)
+            _describe_candidate(name, candidates[name], timings[name], first, step_flops)
             for name in candidates
         ],
         "ok": all(np.isfinite(candidate.loss) for candidate in candidates.values()),
     }
+    return result, candidates
 
 
 def _select_modes(
@@ -355,14 +471,18 @@ def _report_exhausted_memory(task: Task, subject: str) -> Iterator[None]:
 
 
 def _describe_candidate(
-    candidate: Candidate, timings: timing.Timings, first: timing.Timings, step_flops: int
+    name: str,
+    candidate: Candidate,
+    timings: timing.Timings,
+    first: timing.Timings,
+    step_flops: int,
 ) -> dict[str, Any]:
     """Return the row of a mode in the result."""
     task, mode = candidate.shared.task, candidate.mode
     seconds = timings.median / task.steps
-    peak_flops = gpus.find_peak_flops(candidate.shared.gpu, mode.arithmetic)
+    peak_flops = gpus.find_peak_flops(candidate.shared.place.gpu, mode.arithmetic)
     return {
-        "mode": mode.name,
+        "mode": name,
         "fields": mode.fields,
         "seconds": seconds,
         "samples": [turn_seconds / task.steps for turn_seconds in timings.seconds],

@@ -26,6 +26,12 @@ class Timings:
         """The median of the seconds."""
         return statistics.median(self.seconds)
 
+    @property
+    def spread(self) -> float:
+        """The largest distance of a turn from the median, as a share of the median."""
+        median = self.median
+        return max(abs(seconds - median) for seconds in self.seconds) / median
+
     def ratio(self, reference: Timings) -> float:
         """Return the median, over all turns, of these seconds divided by the reference's."""
         pairs = zip(self.seconds, reference.seconds, strict=True)

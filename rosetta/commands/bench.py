@@ -70,6 +70,13 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
         help="devices that share the batch (default: 1)",
     )
     t5.add_argument(
+        "--layers",
+        type=option_types.parse_count,
+        default=0,
+        metavar="N",
+        help="layers of the encoder, and of the decoder (default: those of the size)",
+    )
+    t5.add_argument(
         "--allow-cpu", action="store_true", help="measure on the CPU if there is no GPU"
     )
 
@@ -114,6 +121,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         args.steps,
         args.turns,
         args.devices,
+        args.layers,
     )
     result = t5.run_benchmark(task, names, skip=args.modes is None, say=log.info)
     return result, format_table(result)

@@ -190,6 +190,16 @@ PROGRAM = Program(
             ("t5 --size small --steps 20",),
         ),
         Command(
+            "accept",
+            OPERATE,
+            "measure what only a GPU can tell, in ten minutes",
+            "rosetta.commands.accept",
+            ("--only nn --folder /tmp/accept",),
+            "The command compares kernels with references, measures products, attention and "
+            "training steps, and writes the results as JSON after each row. A call that was "
+            "killed is continued by the same call. Rows of the group `nn` need only JAX.",
+        ),
+        Command(
             "profile",
             OPERATE,
             "run a command under Nsight Systems",

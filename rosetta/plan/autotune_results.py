@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core import xla_flags
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import DIFFERS, INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
@@ -84,6 +85,28 @@ def read_dnn_version(file: str, gpu: Gpu) -> tuple[int, int, int]:
         kind=DIFFERS,
         value=first["cores"],
     )
+
+
+def merge_results_files(files: Iterable[Path], merged: Path) -> None:
+    """Write one file with the results of several, each result once.
+
+    XLA refuses a file that has two results for one instruction on one device. The first one stays.
+
+    Args:
+        files: Files with results of one version.
+        merged: The file to write.
+    """
+    head, results = "", dict[str, str]()
+    for path in files:
+        # At the top level, a line that begins with "results" begins a result.
+        text = path.read_text(encoding="utf-8")
+        first, *blocks = re.split(r"^(?=results \{)", text, flags=re.MULTILINE)
+        head = head or first
+        for block in blocks:
+            # Without what was chosen: the device and the instruction.
+            key = "\n".join(re.findall(r"^  (?:device|hlo): .*$", block, re.MULTILINE))
+            results.setdefault(key, block)
+    write_atomic(merged, head + "".join(results.values()))
 
 
 def explain_compile_error(message: str, file: str) -> UserError | None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from rosetta.commands import bench
 
 jax = pytest.importorskip("jax", reason="NOT CHECKED: needs the packages of a baked environment")
 pytest.importorskip("flax", reason="NOT CHECKED: needs the packages of a baked environment")
+
+from jax.experimental.compilation_cache import compilation_cache
 
 from rosetta.bench import modes, t5
 from rosetta.presets import t5x_model_options
@@ -123,7 +126,7 @@ def test_a_loss_that_is_no_number_fails_and_is_json(monkeypatch: pytest.MonkeyPa
 def test_on_a_gpu_the_options_are_the_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     run = t5.SharedState(TASK, T5Config(**modes.read_size_fields("tiny")))
-    run.platform = "gpu"
+    run.place.platform = "gpu"
 
     def options(fp8: str, size: str, accelerator: str | None) -> dict[str, Any]:
         seen.append((fp8, size, accelerator))
@@ -134,6 +137,49 @@ def test_on_a_gpu_the_options_are_the_trainers(monkeypatch: pytest.MonkeyPatch) 
         mode = modes.parse_mode(name)
         t5.Candidate(mode, T5Config(**modes.read_size_fields("tiny") | mode.fields), run)
     assert seen == [("off", "tiny", None), ("xla", "tiny", None)]
+
+
+def test_a_step_that_was_compiled_ahead_comes_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    jax.monitoring.register_event_listener(lambda event, **_: events.append(event))
+    real = t5._compile_step
+
+    def compile_step(*arguments: Any) -> Any:
+        events.clear()
+        compiled = real(*arguments)
+        events[:] = [event for event in events if event.endswith(("cache_hits", "cache_misses"))]
+        return compiled
+
+    monkeypatch.setattr(t5, "_compile_step", compile_step)
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    try:
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+        mode = modes.parse_mode("f32+fp8")
+        t5.compile_mode(TASK, mode)
+        assert events == ["/jax/compilation_cache/cache_misses"]
+        fields = t5.read_model_fields(TASK)
+        shared = t5.SharedState(TASK, T5Config(**fields))
+        t5.Candidate(mode, T5Config(**fields | mode.fields), shared)
+        assert events == ["/jax/compilation_cache/cache_hits"]
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+
+
+def test_the_layers_of_a_task_replace_those_of_the_size() -> None:
+    fields = t5.read_model_fields(dataclasses.replace(TASK, layers=3))
+    assert (fields["num_encoder_layers"], fields["num_decoder_layers"]) == (3, 3)
+    assert t5.read_model_fields(TASK)["num_encoder_layers"] == 1
 
 
 def test_fp8_state_belongs_to_its_mode_and_moves_on(result: dict[str, Any]) -> None:

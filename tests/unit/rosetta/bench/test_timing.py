@@ -33,3 +33,8 @@ def test_the_ratio_is_the_median_of_the_pairs_not_of_the_medians() -> None:
 def test_no_turns_are_refused() -> None:
     with pytest.raises(ValueError, match="number of turns must be at least 1"):
         time_in_turns({}, 0)
+
+
+def test_the_spread_is_the_largest_distance_from_the_median() -> None:
+    assert Timings((2.0, 1.0, 2.5)).spread == 0.5
+    assert Timings((2.0,)).spread == 0.0

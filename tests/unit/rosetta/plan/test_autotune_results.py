@@ -43,6 +43,26 @@ def results(tmp_path: Path) -> Path:
     return file
 
 
+def test_merged_results_have_each_result_once(tmp_path: Path) -> None:
+    texts = (
+        format_results(),
+        format_results().replace("block_m: 32", "block_m: 64"),  # of the same instruction
+        format_results().replace("tmp_0", "tmp_1"),
+    )
+    files = []
+    for number, text in enumerate(texts):
+        files.append(tmp_path / f"{number}.txt")
+        files[-1].write_text(text)
+    merged = tmp_path / "merged.txt"
+    autotune_results.merge_results_files(files, merged)
+    text = merged.read_text()
+    assert (text.count("version: 3"), text.count("results {"), text.count("tmp_1")) == (1, 2, 1)
+    assert "block_m: 64" not in text
+    assert autotune_results.read_dnn_version(str(merged), H100) == (9, 28, 1)
+    autotune_results.merge_results_files([merged, *files], merged)
+    assert merged.read_text() == text
+
+
 def test_the_version_of_cudnn_is_read_and_described_to_xla(results: Path) -> None:
     version = autotune_results.read_dnn_version(str(results), H100)
     assert version == (9, 28, 1)

@@ -1,0 +1,1 @@
+"""The command `rosetta accept`: what only a GPU can tell, in one run of ten minutes."""

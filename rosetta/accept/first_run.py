@@ -1,0 +1,62 @@
+"""The row `run`: the first run of the README, in a process of its own.
+
+The text is that of the self-test, because an environment has no files of the checkout.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from rosetta.accept.records import Check, Measurement, Number
+from rosetta.accept.setup import Case, Setup, make_case, require_packages
+from rosetta.core.errors import FAILED, UserError
+from rosetta.selftest import sample_text
+
+# The settings of the README's run, and the loss that it falls below.
+SETTINGS = ("VOCAB=byte", "LEARNING_RATE=5e-3", "ENC_SL=64", "DEC_SL=32")
+STEPS, LOSS_LIMIT = 200, 3.0
+# A tiny acceptance ends earlier, where the loss has only begun to fall.
+TINY_STEPS, TINY_LOSS_LIMIT = 10, 6.0
+
+
+def list_cases(setup: Setup) -> list[Case]:
+    """Return the case of the row."""
+    return [make_case("t5x-tiny", lambda: measure_run(setup))]
+
+
+def measure_run(setup: Setup) -> Measurement:
+    """Train, and read the progress of the run.
+
+    Raises:
+        SkipCase: T5X is not installed.
+        UserError: The run failed.
+    """
+    require_packages("t5x")
+    folder = Path.cwd()
+    text = folder / "text.txt"
+    sample_text.write_text(text)
+    steps, limit = (TINY_STEPS, TINY_LOSS_LIMIT) if setup.tiny else (STEPS, LOSS_LIMIT)
+    command = [
+        *(sys.executable, "-P", "-m", "rosetta", "run", "t5x-tiny"),
+        *(f"DATA=text:{text}", f"TRAIN_STEPS={steps}", f"MODEL_DIR={folder / 'model'}"),
+        *SETTINGS,
+    ]
+    status = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
+    if status:
+        raise UserError(
+            f"the run ended with status {status}", "accept", "see the log of the row", kind=FAILED
+        )
+    progress = next(iter(sorted(folder.rglob("progress.jsonl"))))
+    lines = [json.loads(line) for line in progress.read_text(encoding="utf-8").splitlines()]
+    last = [line for line in lines if "evaluation" not in line][-1]
+    loss = float(last["loss"])
+    return Measurement(
+        (
+            Number("loss at the end", loss, ""),
+            Number("rate", float(last["steps_per_second"]), "steps/s"),
+        ),
+        (Check("loss at the end", loss, limit), Check("steps missing", steps - last["step"], 0)),
+    )
