@@ -36,6 +36,8 @@ class ProgressReport:
       seconds_left: at this speed.
       learning_rate: mean over these steps.
       gradient_norm: global norm of the gradients before they are clipped, mean over these steps.
+      loss_scale: the scale of the loss after these steps, with float16.
+      overflows: how many of these steps were left out because the loss scale was too large.
       device_memory: the most bytes that a device of this process has had in use.
       device_memory_limit: the bytes that a device has for the run.
       extra: further values by name: goodput, and the host that holds up the others, see
@@ -53,6 +55,8 @@ class ProgressReport:
     seconds_left: float | None
     learning_rate: float | None = None
     gradient_norm: float | None = None
+    loss_scale: float | None = None
+    overflows: int | None = None
     device_memory: int | None = None
     device_memory_limit: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -100,6 +104,9 @@ class ProgressReport:
             parts["learning_rate"] = f"rate {self.learning_rate:.3g}"
         if self.gradient_norm is not None:
             parts["gradient_norm"] = f"gradient {self.gradient_norm:.3g}"
+        if self.loss_scale is not None:
+            skipped = f" ({self.overflows} skipped)" if self.overflows else ""
+            parts["loss_scale"] = f"loss scale {self.loss_scale:,.0f}{skipped}"
         parts["steps_per_second"] = f"{self.steps_per_second:.3g} steps/s"
         parts["tokens_per_second"] = f"{self.tokens_per_second:,.0f} tokens/s"
         if self.mfu is not None:
@@ -118,6 +125,7 @@ _SHORTENED = (
     "input_wait",
     "steps_per_second",
     "device_memory",
+    "loss_scale",
     "gradient_norm",
     "learning_rate",
     "mfu",

@@ -34,12 +34,13 @@ from rosetta.health import (
 )
 from rosetta.health.finite_check import all_finite
 from rosetta.nn import fp8
-from rosetta.t5x import checkpoint_arrays
+from rosetta.t5x import checkpoint_arrays, loss_scale
 from rosetta.t5x.run import checkpoint_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_MUTABLES = "flax_mutables/"
 # What the processes tell one another before they save; the highest number decides.
 _READY, _DISK_FULL, _FAILED = range(3)
 _saving_managers: list[Manager] = []  # managers that save and are not closed yet
@@ -161,8 +162,8 @@ class Manager(_T5xManager):
     ) -> Any:
         """Restore a checkpoint.
 
-        The FP8 state and the optimizer state are initialized if the checkpoint lacks them, or if a
-        transformation has removed them.
+        The FP8 state, the loss scale and the optimizer state are initialized if the checkpoint
+        lacks them, or if a transformation has removed them.
 
         Args:
           step: the step of a checkpoint in the manager's folder.
@@ -199,7 +200,7 @@ class Manager(_T5xManager):
     def _make_missing_state(
         self, checkpoint: str, state: Any, transformations: Sequence[Any]
     ) -> dict[str, Any]:
-        """Return initial values for the FP8 state and the optimizer state that are missing.
+        """Return initial values for what the checkpoint lacks of the state beside the weights.
 
         Args:
           checkpoint: the checkpoint to restore.
@@ -215,13 +216,8 @@ class Manager(_T5xManager):
         saved_names = set(flatten_dict(saved, sep="/"))
         missing = [name for name in flatten_dict(state, sep="/") if name not in saved_names]
         new_state: dict[str, Any] = {}
-        if any(name.startswith("flax_mutables/") for name in missing):
-            _warn_on_first_process(
-                "the checkpoint has no FP8 state: FP8 starts with its initial state"
-            )
-            new_state["flax_mutables"] = fp8.make_initial_states(state["flax_mutables"])
-        elif "flax_mutables" in saved and "flax_mutables" not in state:
-            _warn_on_first_process("the checkpoint's FP8 state is not used: the model has no FP8")
+        if mutables := _make_missing_mutables(state, saved, missing):
+            new_state["flax_mutables"] = mutables
         if any(name.startswith("state/param_states/") for name in missing):
             new_state["state"] = {"param_states": self._make_param_states()}
         return new_state
@@ -339,6 +335,27 @@ class Manager(_T5xManager):
         if self._saves and jax.process_index() == 0:
             checkpoint_record.distribute_records(str(self.directory))
         self._save_tracker.finish()
+
+
+def _make_missing_mutables(state: Any, saved: Any, missing: Sequence[str]) -> dict[str, Any]:
+    """Return initial values for the FP8 state and the loss scale that a checkpoint lacks.
+
+    Args:
+      state: the train state of the run, as a nested dict.
+      saved: that of the checkpoint.
+      missing: the names of the arrays that only the run has.
+    """
+    mutables = state.get("flax_mutables", {})
+    missing_collections = {name.split("/")[1] for name in missing if name.startswith(_MUTABLES)}
+    new_mutables: dict[str, Any] = {}
+    if fp8.COLLECTION in missing_collections:
+        _warn_on_first_process("the checkpoint has no FP8 state: FP8 starts with its initial state")
+        new_mutables[fp8.COLLECTION] = fp8.make_initial_states(mutables[fp8.COLLECTION])
+    elif fp8.COLLECTION in saved.get("flax_mutables", {}) and fp8.COLLECTION not in mutables:
+        _warn_on_first_process("the checkpoint's FP8 state is not used: the model has no FP8")
+    if loss_scale.COLLECTION in missing_collections:
+        new_mutables[loss_scale.COLLECTION] = loss_scale.make_initial_state()
+    return new_mutables
 
 
 def check_checkpoint_files(checkpoint: str, *, resumes: bool, read_values: bool = False) -> None:

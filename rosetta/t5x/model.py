@@ -1,7 +1,7 @@
 """T5X's two kinds of model, for rosetta's networks. rosetta's gin files name the classes.
 
-They add two things to T5X's models: the FP8 state, which T5X's train state holds as its mutable
-variables, and a loss that is computed over slices of the vocabulary.
+They add to T5X's models: the FP8 state and the state of the loss scale, which T5X's train state
+holds as its mutable variables, and a loss that is computed over slices of the vocabulary.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from t5x import losses, models
 
 from rosetta.nn import fp8, loss
+from rosetta.t5x import loss_scale
 from rosetta.t5x.network import compute_logits_scale
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ def _find_segments(batch: Mapping[str, Any]) -> dict[str, Any]:
 class _SharedModel(models.BaseTransformerModel):
     """What both kinds of model share.
 
-    The argument `flax_mutables` of the methods is what the train state holds: the FP8 state, or
-    nothing.
+    The argument `flax_mutables` of the methods is what the train state holds: the FP8 state, the
+    state of the loss scale, or nothing.
     """
 
     @property
@@ -70,11 +71,20 @@ class _SharedModel(models.BaseTransformerModel):
         return self.module.config
 
     def get_initial_variables(self, *args: Any, **kwargs: Any) -> Any:
-        """Return T5X's initial variables. If they have FP8 state, add its axes metadata.
+        """Return T5X's initial variables, with the axes metadata of FP8 state if they have any.
 
-        T5X partitions variables by the names of their axes. The axes of the FP8 state have none.
+        With float16 activations, they also have the state of the loss scale. T5X partitions
+        variables by the names of their axes. The axes of both states have none.
         """
         variables = super().get_initial_variables(*args, **kwargs)
+        if loss_scale.needs_scaling(self.config.dtype):
+            variables = flax.core.freeze(
+                {
+                    **variables,
+                    loss_scale.COLLECTION: loss_scale.make_initial_state(),
+                    f"{loss_scale.COLLECTION}_axes": loss_scale.make_axes_metadata(),
+                }
+            )
         if fp8.COLLECTION not in variables:
             return variables
         return flax.core.freeze(

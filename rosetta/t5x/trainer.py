@@ -1,4 +1,4 @@
-"""T5X's trainer with FP8, several microbatches a step, health checks and progress reports.
+"""T5X's trainer with FP8, loss scaling, microbatches, health checks and progress reports.
 
 The gin files name Trainer.
 """
@@ -13,6 +13,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import clu.metrics
 import flax
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,7 @@ from rosetta.t5x import (
     compile_ahead,
     dataset,
     gradient_reduction,
+    loss_scale,
     partitioning,
     step_metrics,
 )
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 _LOSSES = ("loss", "loss_per_nonpadding_target_token")
 _SKIPPED_METRIC = "rosetta/skipped"  # the share of steps without an update
 _GRADIENT_NORM = "rosetta/gradient_norm"  # before the gradients are clipped
+_LOSS_SCALE = "rosetta/loss_scale"  # of the last step
+_OVERFLOWS = "rosetta/overflows"  # the share of steps that were left out to halve the loss scale
 
 
 def compute_gradients(
@@ -49,12 +53,13 @@ def compute_gradients(
 ) -> tuple[Any, Any, Any]:
     """Compute the gradients of a batch.
 
-    All microbatches use the same FP8 scales. Their largest magnitudes are combined.
+    All microbatches use the same FP8 scales. Their largest magnitudes are combined. A loss scale
+    multiplies the loss, and the gradients are divided by it.
 
     Args:
       model: the model.
       params: its parameters.
-      state: the FP8 state; empty without FP8.
+      state: the FP8 state and the state of the loss scale; empty without both.
       batch: arrays [batch, ...] by name.
       dropout_rng: the random key of the dropout masks.
       microbatches: into how many parts the batch is divided.
@@ -67,17 +72,27 @@ def compute_gradients(
     Raises:
       UserError: the batch does not divide into the microbatches.
     """
+    fp8_state = {name: value for name, value in state.items() if name != loss_scale.COLLECTION}
+    scaling = state.get(loss_scale.COLLECTION)
+    scale = None if scaling is None else scaling[loss_scale.SCALE]
 
     def loss(variables: tuple[Any, Any], part: Any, rng: Any) -> Any:
-        params, state = variables
-        if state:
-            return model.loss_fn(params, part, rng, state)
-        return model.loss_fn(params, part, rng)
+        params, fp8_state = variables
+        mutables = (fp8_state,) if fp8_state else ()
+        value, metrics = model.loss_fn(params, part, rng, *mutables)
+        return value if scale is None else value * scale, metrics
+
+    def divide_by_scale(gradients: Any) -> Any:
+        if scale is None:
+            return gradients
+        return jax.tree.map(lambda leaf: leaf / scale, gradients)
 
     loss_and_gradients = jax.value_and_grad(loss, has_aux=True)
     if microbatches <= 1:
-        (_, metrics), (total, statistics) = loss_and_gradients((params, state), batch, dropout_rng)
-        return total, metrics, statistics
+        (_, metrics), (total, statistics) = loss_and_gradients(
+            (params, fp8_state), batch, dropout_rng
+        )
+        return divide_by_scale(total), metrics, statistics
 
     rows = next(iter(batch.values())).shape[0]
     if rows % microbatches:
@@ -101,7 +116,9 @@ def compute_gradients(
                 key: t5x_partitioning.with_sharding_constraint(value, spec)
                 for key, value in part.items()
             }
-        (_, metrics), (part_gradients, statistics) = loss_and_gradients((params, state), part, rng)
+        (_, metrics), (part_gradients, statistics) = loss_and_gradients(
+            (params, fp8_state), part, rng
+        )
         return part_gradients, metrics, statistics
 
     def body(index: Any, carry: Any) -> Any:
@@ -120,15 +137,19 @@ def compute_gradients(
     }
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params)
     # Statistics are scales and magnitudes, of which none is negative.
-    no_statistics = jax.tree.map(jnp.zeros_like, state)
+    no_statistics = jax.tree.map(jnp.zeros_like, fp8_state)
     _, total, metrics, statistics = jax.lax.fori_loop(
         0, microbatches, body, (dropout_rng, zeros, no_metrics, no_statistics)
     )
-    return total, metrics, statistics
+    return divide_by_scale(total), metrics, statistics
 
 
 # Field of a progress report -> the metric of the training step.
-_REPORTED_METRICS = {"learning_rate": "learning_rate", "gradient_norm": _GRADIENT_NORM}
+_REPORTED_METRICS = {
+    "learning_rate": "learning_rate",
+    "gradient_norm": _GRADIENT_NORM,
+    "loss_scale": _LOSS_SCALE,
+}
 # Name of a value of an evaluation -> T5X's metric. The accuracy is that of the next token.
 _EVALUATION_METRICS = {"token_accuracy": "accuracy"}
 
@@ -420,6 +441,8 @@ class Trainer(trainer.Trainer):
             for field, name in _REPORTED_METRICS.items()
             if name in values
         }
+        if _OVERFLOWS in values:
+            measured["overflows"] = round(float(values[_OVERFLOWS].value) * steps)
         measured |= progress.measure_device_memory(jax.local_devices())
         report = dataclasses.replace(report, **measured)
         run_results.set_result("training", report.describe_end())
@@ -435,7 +458,7 @@ class Trainer(trainer.Trainer):
 
         def step(train_state: Any, batch: Mapping[str, Any]) -> tuple[Any, Any]:
             rate = self._learning_rate_fn(train_state.step)
-            fp8_state = flax.core.unfreeze(train_state.flax_mutables)
+            state = flax.core.unfreeze(train_state.flax_mutables)
             spec = None if self._gradient_dtype else self._partitioner.data_partition_spec
 
             def compute(params: Any, state: Any, batch: Any, rng: Any) -> Any:
@@ -448,28 +471,24 @@ class Trainer(trainer.Trainer):
                     compute, self._partitioner, self._gradient_dtype, self._train_state_axes.params
                 )
             gradients, metrics, statistics = compute(
-                train_state.params, fp8_state, batch, self._get_step_rng(train_state.step)
+                train_state.params, state, batch, self._get_step_rng(train_state.step)
             )
-            other_variables = None
-            if statistics:
-                new_state = fp8.advance_states(fp8_state, statistics, train_state.step)
-                other_variables = {"flax_mutables": flax.core.freeze(new_state)}
             after, metrics = trainer.apply_grads(
                 train_state,
                 gradients,
                 dict(metrics),
                 rate,
                 self._weight_metrics_computer,
-                other_state_variables=other_variables,
+                other_state_variables=_make_other_variables(state, statistics, train_state.step),
             )
-            norm = t5x_metrics.AveragePerStep.from_model_output(optax.global_norm(gradients))
-            metrics = {**metrics, _GRADIENT_NORM: norm}
-            if self._settings.on_bad_loss == "skip":
-                after, is_finite = _select_finite_update(gradients, after, train_state)
-                skipped = t5x_metrics.AveragePerStep.from_model_output(
-                    jnp.where(is_finite, 0.0, 1.0)
-                )
-                metrics = {**metrics, _SKIPPED_METRIC: skipped}
+            norm = optax.global_norm(gradients)
+            metrics = {
+                **metrics,
+                _GRADIENT_NORM: t5x_metrics.AveragePerStep.from_model_output(norm),
+            }
+            if loss_scale.COLLECTION in state or self._settings.on_bad_loss == "skip":
+                after, skip_metrics = _skip_overflow(gradients, norm, after, train_state)
+                metrics |= skip_metrics
             return after, metrics
 
         return self._partitioner.partition(
@@ -478,6 +497,29 @@ class Trainer(trainer.Trainer):
             out_axis_resources=(self._train_state_axes, None),
             donate_argnums=(0,),
         )
+
+
+def _make_other_variables(state: Any, statistics: Any, step: Any) -> dict[str, Any] | None:
+    """Return the mutable variables after a step, as T5X's apply_grads takes them; None for none.
+
+    The loss scale is still that of the step.
+
+    Args:
+      state: the mutable variables of the step.
+      statistics: the FP8 statistics of the step; empty without FP8.
+      step: its number.
+    """
+    scaling = {name: value for name, value in state.items() if name == loss_scale.COLLECTION}
+    new_state = scaling
+    if statistics:
+        fp8_state = {name: value for name, value in state.items() if name not in scaling}
+        new_state = {**fp8.advance_states(fp8_state, statistics, step), **scaling}
+    return {"flax_mutables": flax.core.freeze(new_state)} if new_state else None
+
+
+def _average(flag: Any) -> Any:
+    """Return the metric of the share of steps in which a flag, bool [], is set."""
+    return t5x_metrics.AveragePerStep.from_model_output(jnp.where(flag, 1.0, 0.0))
 
 
 def _read_local(leaf: Any) -> Any:
@@ -493,3 +535,35 @@ def _select_finite_update(gradients: Any, after: Any, before: Any) -> tuple[Any,
     is_finite = all_finite(gradients)
     chosen = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), after, before)
     return chosen.replace_step(after.step), is_finite
+
+
+def _skip_overflow(
+    gradients: Any, norm: Any, after: Any, before: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Leave out the update of a step whose gradients are not finite, and change the loss scale.
+
+    Args:
+      gradients: the gradients of the step.
+      norm: their global norm. With a loss scale, the reported mean is over finite steps.
+      after: the train state after the step.
+      before: that before the step.
+
+    Returns:
+      The train state, and metrics of the step. A step that overflows is bad unless a smaller loss
+      scale may help.
+    """
+    after, is_finite = _select_finite_update(gradients, after, before)
+    if loss_scale.COLLECTION not in before.flax_mutables:
+        return after, {_SKIPPED_METRIC: _average(~is_finite)}
+    scaling = before.flax_mutables[loss_scale.COLLECTION]
+    changed = loss_scale.advance_state(scaling, is_finite)
+    after = after.replace_flax_mutables(
+        flax.core.freeze({**after.flax_mutables, loss_scale.COLLECTION: changed})
+    )
+    is_smallest = scaling[loss_scale.SCALE] <= loss_scale.SMALLEST_SCALE
+    return after, {
+        _GRADIENT_NORM: clu.metrics.Average.from_model_output(norm[None], mask=is_finite[None]),
+        _LOSS_SCALE: clu.metrics.LastValue.from_model_output(changed[loss_scale.SCALE][None]),
+        _OVERFLOWS: _average(~is_finite),
+        _SKIPPED_METRIC: _average(~is_finite & is_smallest),
+    }

@@ -607,7 +607,11 @@ T5X_SETTINGS = (
         T5X,
         default="bfloat16",
         example="float32",
-        details="Parameters and the optimizer's state are in float32.",
+        details=(
+            "Parameters and the optimizer's state are in float32. With float16, the loss is "
+            "multiplied by a scale that follows the gradients."
+        ),
+        page="how-to/train-t5-on-your-text.md#train-in-float16",
     ),
     Variable(
         "ENABLE_FP8",

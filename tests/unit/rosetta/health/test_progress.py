@@ -82,7 +82,15 @@ def test_it_is_appended_and_printed(tmp_path: Path, capsys: pytest.CaptureFixtur
         "input_wait": 0.012,
         "seconds_left": 39520.0,
         **dict.fromkeys(
-            ("learning_rate", "gradient_norm", "device_memory", "device_memory_limit"), None
+            (
+                "learning_rate",
+                "gradient_norm",
+                "loss_scale",
+                "overflows",
+                "device_memory",
+                "device_memory_limit",
+            ),
+            None,
         ),
     }
     assert (second["loss"], second["mfu"]) == ("nan", None)
@@ -169,6 +177,8 @@ FULL = dataclasses.replace(
     REPORT,
     learning_rate=1.5e-4,
     gradient_norm=0.8125,
+    loss_scale=65536.0,
+    overflows=0,
     device_memory=61 << 30,
     device_memory_limit=140 << 30,
 )
@@ -178,6 +188,12 @@ def test_the_line_of_a_report_has_rate_gradient_and_memory() -> None:
     line = FULL.format_line()
     assert "rate 0.00015  gradient 0.812" in line
     assert "  61.0/140.0 GiB  " in line
+
+
+def test_the_line_says_which_steps_the_loss_scale_cost() -> None:
+    assert "  loss scale 65,536  " in FULL.format_line()
+    halved = dataclasses.replace(FULL, loss_scale=8192.0, overflows=3)
+    assert "  loss scale 8,192 (3 skipped)  " in halved.format_line()
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 300])
