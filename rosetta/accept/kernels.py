@@ -25,6 +25,19 @@ _TURNS = 5
 # The largest errors. Products of FP8 are rounded to bfloat16; the loss is in float32.
 FP8_LIMIT, LOSS_LIMIT = 0.01, 1e-4
 Z_LOSS = 1e-4
+# The fused kernels of the MLP round a few numbers to the other neighbour in FP8.
+GEGLU_LIMIT = 0.01
+GEGLU_NAMES = (
+    "hidden features",
+    "transposed copy",
+    "largest hidden feature",
+    "gradients of gate and linear",
+    "largest gradient",
+)
+# Of the input, the two kernels and the result; for the backward pass also of the output gradient
+# and the kernel that follows, before the result.
+GEGLU_SCALES = (0.06, 0.003, 0.005, 0.05)
+GEGLU_GRADIENT_SCALES = (0.06, 0.003, 0.005, 1e-4, 0.004, 1e-3)
 
 
 def list_cases(setup: Setup) -> list[Case]:
@@ -110,7 +123,72 @@ def _round_to_fp8(array: Any, name: str, dtype: Any) -> Any:
     return scaled.astype(dtype).astype(np.float32) * scale
 
 
+def measure_fused_geglu(setup: Setup) -> Measurement:
+    """Compare the kernels of the MLP's gated unit in FP8 with the same in plain JAX.
+
+    Raises:
+        SkipCase: The GPU has no FP8, or Flax is not installed.
+    """
+    geglu = load_module("rosetta.nn.geglu_kernels", "flax")
+    fp8 = load_module("rosetta.nn.fp8", "flax")
+    # An older GPU would end the process: XLA's code generator has no error for it.
+    if setup.on_gpu and not setup.supports(gpus.FP8):
+        raise SkipCase(gpus.FP8.requirement)
+    rows, features = (32, 16) if setup.tiny else (16384, 2816)
+    keys = jax.random.split(jax.random.key(0))
+    product = 1e4 * jax.random.normal(keys[0], (rows, 2, features), jnp.bfloat16)
+    gradient = 1e4 * jax.random.normal(keys[1], (rows, features), jnp.bfloat16)
+    interpret = not setup.on_gpu
+
+    def compute_fused(product: Any, gradient: Any) -> Any:
+        hidden, transposed, amaxes = geglu.apply_geglu(
+            product, _make_scales(GEGLU_SCALES), transpose=True, interpret=interpret
+        )
+        back, _, back_amaxes = geglu.differentiate_geglu(
+            product, gradient, _make_scales(GEGLU_GRADIENT_SCALES), interpret=interpret
+        )
+        return hidden, transposed, jnp.max(amaxes), back, jnp.max(back_amaxes)
+
+    compute_plain = functools.partial(_compute_plain_geglu, fp8)
+    functions = {
+        name: device_timing.DeviceFunction(
+            way, [(product, gradient)], turn_seconds=setup.turn_seconds
+        )
+        for name, way in (("fused kernels", compute_fused), ("XLA's kernels", compute_plain))
+    }
+    results, references = (
+        [jnp.asarray(array, jnp.float32) for array in function.compiled([(product, gradient)])[0]]
+        for function in functions.values()
+    )
+    checks = check_errors(GEGLU_NAMES, results, references, GEGLU_LIMIT)
+    return Measurement(describe_timings(device_timing.time_functions(functions, _TURNS)), checks)
+
+
+def _make_scales(scales: tuple[float, ...]) -> list[Any]:
+    """Return scales as arrays of one element."""
+    return [jnp.full((1,), scale, jnp.float32) for scale in scales]
+
+
+def _compute_plain_geglu(fp8: Any, product: Any, gradient: Any) -> tuple[Any, ...]:
+    """Return what GEGLU_NAMES names, computed in float32 by XLA's own kernels."""
+    input_scale, gate_scale, linear_scale, result_scale = GEGLU_SCALES
+    gate = product[:, 0].astype(jnp.float32) * input_scale * gate_scale
+    linear = product[:, 1].astype(jnp.float32) * input_scale * linear_scale
+    hidden, backward = jax.vjp(lambda a, b: jax.nn.gelu(a) * b, gate, linear)
+    *_, gradient_scale, kernel_scale, back_scale = GEGLU_GRADIENT_SCALES
+    back = jnp.stack(backward(gradient.astype(jnp.float32) * gradient_scale * kernel_scale), 1)
+    quantised = fp8.quantise_tensor(hidden, result_scale, fp8.FORWARD_DTYPE)
+    return (
+        quantised,
+        quantised.T,
+        jnp.max(jnp.abs(hidden)),
+        fp8.quantise_tensor(back, back_scale, fp8.BACKWARD_DTYPE),
+        jnp.max(jnp.abs(back)),
+    )
+
+
 KERNELS: dict[str, Any] = {
     "fp8-projection": measure_fp8_projection,
+    "fused-geglu": measure_fused_geglu,
     "chunked-loss": measure_chunked_loss,
 }

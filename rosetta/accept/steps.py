@@ -35,6 +35,7 @@ SWITCH_MODES = (
     "bf16+fused+transposed+cudnn",
     "bf16+mlp+cudnn+logits16",
     "fp8+fused+transposed+cudnn",
+    "fp8+fused+transposed+cudnn+no-geglu",
     "fp8+fused+cudnn",
 )
 DROPOUT_MODES = ("bf16+mlp", "bf16+mlp+cudnn")

@@ -37,6 +37,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "fp8": {"fp8": "xla"},
     "fused": {"fuse_qkv": True},
     "mlp": {"fuse_mlp": True},
+    "no-geglu": {"fused_geglu": False},
     "transposed": {"transpose_batch_sequence": True},
     "cudnn": {"attention": "cudnn"},
     "scan": {"scan_layers": True},

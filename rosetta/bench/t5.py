@@ -24,7 +24,7 @@ from rosetta.core import gpus
 from rosetta.core.errors import INVALID, TOO_BIG, UNSUPPORTED, UserError
 from rosetta.core.gpu_query import DetectedGpu, parse_capability
 from rosetta.health import progress
-from rosetta.nn import fp8
+from rosetta.nn import current_mesh, fp8
 from rosetta.nn.loss import LossSettings, chunked_cross_entropy
 from rosetta.presets import resolution, t5x_model_options
 from rosetta.t5x.network import Transformer, compute_logits_scale
@@ -238,14 +238,20 @@ def _compile_step(
         arguments: Those of `run_training_step` after the network, as arrays or as their shapes.
         xla_flags: Flags that replace those of the presets, without dashes.
     """
+    # Kernels that XLA cannot divide are chosen from the mesh, and run whole on one device.
+    choose_kernels = (
+        current_mesh.use_mesh(place.mesh) if place.task.devices == 1 else contextlib.nullcontext()
+    )
     jitted = jax.jit(functools.partial(run_training_step, config), donate_argnums=(0, 1))
+    with choose_kernels:
+        lowered = jitted.lower(*arguments)
     options: dict[str, Any] = dict(xla_flags)
     if place.platform == "gpu":
         options = (
             t5x_model_options.resolve_xla_flags(config.fp8, place.task.size, place.accelerator)
             | options
         )
-    return jitted.lower(*arguments).compile(compiler_options=options)
+    return lowered.compile(compiler_options=options)
 
 
 def compile_mode(task: Task, mode: modes.Mode, xla_flags: Mapping[str, Any] | None = None) -> None:
@@ -302,9 +308,9 @@ class Place:
         self.accelerator = resolution.find_accelerator(
             [DetectedGpu(self.gpu, read_compute_capability(devices[0]))]
         )
-        mesh = jax.sharding.Mesh(np.array(devices[: task.devices]), ("data",))
-        self.replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-        self.rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+        self.mesh = jax.sharding.Mesh(np.array(devices[: task.devices]), ("data",))
+        self.replicated = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
+        self.rows = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec("data"))
 
 
 class SharedState:

@@ -23,7 +23,7 @@ from rosetta.accept import attention, kernels, products
 from rosetta.accept.setup import Machine, Setup
 from rosetta.core import acceptance
 from rosetta.nn import attention as nn_attention
-from rosetta.nn import fp8, loss
+from rosetta.nn import fp8, geglu_kernels, loss
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[4]
@@ -101,7 +101,7 @@ def test_jax_alone_is_enough_for_rosetta_nn(tmp_path: Path) -> None:
     skipped = [
         case for row in rows.values() for case in row["cases"] if case["status"] == "skipped"
     ]
-    assert len(skipped) == len(products.PROJECTIONS) + 1
+    assert len(skipped) == len(products.PROJECTIONS) + 2
     assert all("flax" in case["reason"] for case in skipped)
 
 
@@ -149,6 +149,15 @@ def test_a_wrong_fp8_projection_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
         fp8, "rescale_product", lambda product, *rest: rescale(product * 1.03, *rest)
     )
     assert len(_find_failed(kernels.measure_fp8_projection(SETUP))) == 3
+
+
+def test_wrong_kernels_of_the_mlp_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not _find_failed(kernels.measure_fused_geglu(SETUP))
+    multiply = geglu_kernels._multiply_gate
+    monkeypatch.setattr(geglu_kernels, "_multiply_gate", lambda *parts: multiply(*parts) * 1.1)
+    assert _find_failed(kernels.measure_fused_geglu(SETUP)) == {
+        f"error of the {name}" for name in kernels.GEGLU_NAMES
+    }
 
 
 def test_a_wrong_product_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
