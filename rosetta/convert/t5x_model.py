@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rosetta.convert.stored_array import StoredArray
 
 _TARGET = "target/"
+_ADAPTER = re.compile(r"(.+)/lora_[ab]")
 _LAYER = re.compile(r"(encoder|decoder)/layers_(\d+)/(.+)")
 # Bytes of a block in the file, above which a line says that reading takes so much memory.
 _LARGE_BLOCK = 512 << 20
@@ -49,7 +50,8 @@ class T5XModel:
     """A T5 of a checkpoint of T5X; see `rosetta.convert.t5_tensors.Model`.
 
     If the model divides attention logits by sqrt(head_dim), the query kernels are read divided by
-    it: transformers' T5 has no such division, and the queries are all that it changes.
+    it: transformers' T5 has no such division, and the queries are all that it changes. The kernels
+    are read with their LoRA adapters merged: W + alpha / rank x A B.
 
     Attributes:
         source: The checkpoint.
@@ -81,6 +83,10 @@ class T5XModel:
             for name, array in self.source.arrays.items()
             if name.startswith(_TARGET)
         }
+        self._adapters = {
+            name: self._arrays.pop(name) for name in list(self._arrays) if _ADAPTER.fullmatch(name)
+        }
+        self._adapter_scale = self._find_adapter_scale()
         self.architecture = self._find_architecture(activations)
         self._check_dtypes()
         self.dtype = find_common_dtype(array.dtype for array in self._arrays.values())
@@ -91,6 +97,30 @@ class T5XModel:
             self.notes.append(
                 "the layers are those of Transformer Engine in NVIDIA's T5X: read as T5X's own"
             )
+
+    def _find_adapter_scale(self) -> float:
+        """Return the factor alpha / rank of the LoRA adapters; 0 without adapters.
+
+        Raises:
+            UserError: The record, which has the factor, is missing.
+        """
+        if not self._adapters:
+            return 0.0
+        lora = self.record.lora if self.record else None
+        if lora is None:
+            raise UserError(
+                f"{checkpoint_record.RECORD_FILE} is missing, and the strength of the LoRA "
+                "adapters can't be known without it",
+                self.where,
+                "copy the file from the folder of the run that wrote the checkpoint",
+                kind=MISSING,
+            )
+        count = len({_ADAPTER.sub(r"\1", name) for name in self._adapters})
+        self.notes.append(
+            f"the LoRA adapters of {count} kernels (rank {lora['rank']}, alpha "
+            f"{lora['alpha']:g}) are merged into the kernels"
+        )
+        return float(lora["alpha"] / lora["rank"])
 
     def _check_dtypes(self) -> None:
         """Raise UserError if an array has a type that a conversion would have to round."""
@@ -107,7 +137,7 @@ class T5XModel:
     @property
     def is_native(self) -> bool:
         """Whether the arrays have the names and shapes that rosetta's networks have."""
-        return not self.source.is_transformer_engine and all(
+        return not (self.source.is_transformer_engine or self._adapters) and all(
             tensor.array in self._arrays and self._arrays[tensor.array].shape == tensor.array_shape
             for tensor in list_tensors(self.architecture)
         )
@@ -327,9 +357,27 @@ class T5XModel:
             block = _read_rows(layer_file.open_layer(layer), None, tensor, rows)
             if layer + 1 == array.shape[_STACK_AXIS] and rows.stop == tensor.shape[0]:
                 layer_file.remove()
+        owner = tensor.array.rpartition("/")[0]
+        if f"{owner}/lora_a" in self._adapters and tensor.is_transposed:
+            block = self._merge_adapter(owner, block, rows)
         if tensor.is_query and self.is_scaled:
             return self._fold_scale(block)
         return block
+
+    def _merge_adapter(
+        self, owner: str, block: np.ndarray[Any, Any], rows: slice
+    ) -> np.ndarray[Any, Any]:
+        """Return rows of a kernel, [outputs, inputs], with the adapter added, in float32.
+
+        Args:
+            owner: The module of the kernel.
+            block: The rows.
+            rows: Which rows they are.
+        """
+        first: Any = self._adapters[f"{owner}/lora_a"].read().astype(np.float64)
+        second: Any = self._adapters[f"{owner}/lora_b"].read((slice(None), rows)).astype(np.float64)
+        merged: np.ndarray[Any, Any] = block + self._adapter_scale * (first @ second).T
+        return merged.astype(np.float32)
 
     def _fold_scale(self, kernel: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return a query kernel divided by sqrt(head_dim) in float32; note the rounding."""

@@ -40,6 +40,7 @@ from rosetta.t5x.run import (
     network_fields,
     optimizer_settings,
     parameter_count,
+    partial_training,
     periods,
     preflight,
     settings,
@@ -213,6 +214,7 @@ def _bind_settings(
     bindings |= data_bindings
     bindings |= _make_length_bindings(run, benchmark, model_dir, start)
     bindings |= optimizer_settings.make_optimizer_bindings(run)
+    bindings |= partial_training.make_partial_training_bindings(run)
     bindings["MODEL_DIR"] = model_dir
     if run.values["CHECKPOINT_DISABLE"]:
         bindings["utils.CheckpointConfig.save"] = None

@@ -7,6 +7,7 @@ FP8. Each kernel stays a parameter of its own.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from flax import linen as nn
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from rosetta.nn import fp8, fused_kernels, sharded_parameters, transformer_engine
+from rosetta.nn import fp8, fused_kernels, lora, sharded_parameters, transformer_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,7 @@ class Projection:
         backend: What computes the FP8 product, "xla" or "te" (Transformer Engine).
         axes: The logical names of the kernel's dimensions; empty if it is not sharded over the
             data axes (see `rosetta.nn.sharded_parameters`).
+        adapter: The low-rank adapter beside the kernel, or None.
     """
 
     kernel: Any
@@ -43,6 +45,15 @@ class Projection:
     name: str = ""
     backend: str = "xla"
     axes: tuple[str, ...] = ()
+    adapter: lora.Adapter | None = None
+
+    def divide(self, divisor: Any) -> Projection:
+        """Return the projection whose output is divided by a number."""
+        return dataclasses.replace(
+            self,
+            kernel=self.kernel / divisor.astype(self.kernel.dtype),
+            adapter=self.adapter.divide(divisor) if self.adapter else None,
+        )
 
 
 class Kernel(nn.Module):
@@ -55,6 +66,8 @@ class Kernel(nn.Module):
         init: The initializer of the kernel.
         fp8: "off", or what computes the product in FP8: "xla" or "te" (Transformer Engine). The
             module has FP8 state unless this is "off".
+        lora_rank: The rank of a low-rank adapter (`rosetta.nn.lora`); 0 for none.
+        lora_alpha: The numerator of the adapter's scale.
     """
 
     inputs: int
@@ -62,22 +75,29 @@ class Kernel(nn.Module):
     axes: tuple[str, str]
     init: Callable[..., Any]
     fp8: str = "off"
+    lora_rank: int = 0
+    lora_alpha: float = 0.0
 
     @nn.compact
     def __call__(self) -> Projection:
-        """Return the parameter, float32 [inputs, outputs], and the FP8 state."""
+        """Return the parameter, float32 [inputs, outputs], the FP8 state and the adapter."""
         kernel = sharded_parameters.declare_parameter(
             "kernel", self.init, (self.inputs, self.outputs), self.axes
         )
         state = fp8.get_state(self) if self.fp8 != "off" else None
-        return Projection(kernel, state, self.name or "", self.fp8, self.axes)
+        adapter = None
+        if self.lora_rank:
+            adapter = lora.declare_adapter(
+                self.inputs, self.outputs, self.axes, self.lora_rank, self.lora_alpha
+            )
+        return Projection(kernel, state, self.name or "", self.fp8, self.axes, adapter)
 
 
 def apply_projections(x: Any, projections: Sequence[Projection], dtype: Any) -> tuple[Any, ...]:
     """Multiply an input with one kernel or several.
 
     Several kernels are one GEMM (`rosetta.nn.fused_kernels`). Projections with FP8 state are
-    multiplied in FP8, each with scales of its own.
+    multiplied in FP8, each with scales of its own. Adapters are multiplied in `dtype`.
 
     Args:
         x: [..., inputs].
@@ -89,7 +109,14 @@ def apply_projections(x: Any, projections: Sequence[Projection], dtype: Any) -> 
     """
     # Profiles and `rosetta plan` recognise the products by this scope.
     with jax.named_scope("+".join(projection.name for projection in projections)):
-        return _multiply_projections(jnp.asarray(x, dtype), projections, dtype)
+        x = jnp.asarray(x, dtype)
+        outputs = _multiply_projections(x, projections, dtype)
+        return tuple(
+            output + lora.apply_adapter(x, projection.adapter, dtype)
+            if projection.adapter
+            else output
+            for output, projection in zip(outputs, projections, strict=True)
+        )
 
 
 def _multiply_projections(x: Any, projections: Sequence[Projection], dtype: Any) -> tuple[Any, ...]:

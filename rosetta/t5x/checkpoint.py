@@ -22,7 +22,9 @@ from t5x import utils
 from rosetta.core import log, run_folders
 from rosetta.core.errors import DIFFERS, MISSING, UserError
 from rosetta.health import phases, shared_run_lock, stop_signals
+from rosetta.nn import lora
 from rosetta.t5x import (
+    adapters,
     checkpoint_arrays,
     checkpoint_manager,
     compile_ahead,
@@ -112,9 +114,11 @@ def on_save(
                 start=start or "",
                 warmup_steps=warmup_steps,
                 unpadded_vocab_size=start_record.unpadded_vocab_size if start_record else None,
+                lora=adapters.describe_lora(config),
                 config={
                     field.name: str(getattr(config, field.name))
                     for field in dataclasses.fields(config)
+                    if field.name != "lora"
                 },
                 versions=_find_versions(),
             ),
@@ -157,9 +161,12 @@ def check_array_shapes(
         first such array.
     """
     saved_shapes = checkpoint_arrays.read_shapes(checkpoint)
+    has_adapters = any(map(lora.is_adapter, saved_shapes))
     for name in sorted(model, key=lambda name: (not name.startswith("target/"), name)):
         needed = name.startswith("target/") or (optimizer and name.startswith(_OPTIMIZER_PREFIX))
         saved = saved_shapes.get(name)
+        if lora.is_adapter(name) and not has_adapters:
+            continue  # The manager makes new adapters.
         if not needed or saved == model[name]:
             continue
         if name.startswith(_OPTIMIZER_PREFIX):
@@ -258,9 +265,17 @@ class Initializer(utils.TrainStateInitializer):
                 optimizer=optimizer,
                 trains=model_dir is not None,
             )
+            checkpoint_manager.adapter_seed = seed or 0
             phases.begin_phase(f"restoring from step {pretrained.step(checkpoint):,}")
             if not trainer_cls:
                 checkpoint_manager.phase_after_restore = "compiling, then computing answers"
+        elif trainer_cls and getattr(config, "lora", None):
+            raise UserError(
+                "LoRA adapts trained weights, and the run starts from random ones",
+                "LORA_RANK",
+                "name the weights: INITIAL_CHECKPOINT_PATH",
+                kind=MISSING,
+            )
         if model_dir and checkpoint_cfg and checkpoint_cfg.save and jax.process_index() == 0:
             self._prepare_saving(model_dir, state, checkpoint_cfg.save.dtype)
         if trainer_cls:
@@ -303,6 +318,8 @@ class Initializer(utils.TrainStateInitializer):
             _check_attention_scale(checkpoint, record, config)
             _check_vocabulary(checkpoint, record, vocabulary)
             dataset.set_resume_position(record.data, step)
+        saved = checkpoint_arrays.read_shapes(checkpoint)
+        adapters.check_checkpoint(checkpoint, saved, record, config, starts=False)
         check_array_shapes(checkpoint, shapes, optimizer=True)
 
     def _check_start(
@@ -327,6 +344,8 @@ class Initializer(utils.TrainStateInitializer):
         _check_attention_scale(checkpoint, record, config)
         if record:
             _check_vocabulary(checkpoint, record, vocabulary)
+        saved = checkpoint_arrays.read_shapes(checkpoint)
+        adapters.check_checkpoint(checkpoint, saved, record, config, starts=trains)
         check_array_shapes(checkpoint, shapes, optimizer=optimizer and trains)
         if trains and jax.process_index() == 0:
             if optimizer:

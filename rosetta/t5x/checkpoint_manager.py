@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath  # type: ignore[import-not-found]
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.experimental import multihost_utils
 from orbax.checkpoint._src.path import atomicity_defaults
 from t5x import checkpoints, state_utils, utils
@@ -33,7 +33,7 @@ from rosetta.health import (
     supervision_settings,
 )
 from rosetta.health.finite_check import all_finite
-from rosetta.nn import fp8
+from rosetta.nn import fp8, lora
 from rosetta.t5x import checkpoint_arrays, loss_scale
 from rosetta.t5x.run import checkpoint_record
 
@@ -46,6 +46,8 @@ _READY, _DISK_FULL, _FAILED = range(3)
 _saving_managers: list[Manager] = []  # managers that save and are not closed yet
 # What the program does after it has restored a checkpoint, if it is not training, for people.
 phase_after_restore: str | None = None
+# The seed of the adapters that a checkpoint lacks (see rosetta.nn.lora).
+adapter_seed = 0
 _T5xManager: Any = checkpoints.OrbaxCheckpointManagerInterface
 
 
@@ -162,8 +164,8 @@ class Manager(_T5xManager):
     ) -> Any:
         """Restore a checkpoint.
 
-        The FP8 state, the loss scale and the optimizer state are initialized if the checkpoint
-        lacks them, or if a transformation has removed them.
+        The FP8 state, the loss scale, the adapters and the optimizer state are initialized if the
+        checkpoint lacks them, or if a transformation has removed them.
 
         Args:
           step: the step of a checkpoint in the manager's folder.
@@ -200,7 +202,7 @@ class Manager(_T5xManager):
     def _make_missing_state(
         self, checkpoint: str, state: Any, transformations: Sequence[Any]
     ) -> dict[str, Any]:
-        """Return initial values for what the checkpoint lacks of the state beside the weights.
+        """Return initial values for what the checkpoint lacks, but for trained weights.
 
         Args:
           checkpoint: the checkpoint to restore.
@@ -218,9 +220,35 @@ class Manager(_T5xManager):
         new_state: dict[str, Any] = {}
         if mutables := _make_missing_mutables(state, saved, missing):
             new_state["flax_mutables"] = mutables
+        if any(name.startswith("target/") and lora.is_adapter(name) for name in missing):
+            new_state["target"] = self._make_adapters(state["target"])
         if any(name.startswith("state/param_states/") for name in missing):
             new_state["state"] = {"param_states": self._make_param_states()}
         return new_state
+
+    def _make_adapters(self, target: Any) -> Any:
+        """Return the initial values of the adapters, in the layout of the run.
+
+        Args:
+          target: the parameters of the run, or their shapes, as a nested dict.
+        """
+
+        def select(tree: Any) -> Any:
+            flat = flatten_dict(tree, sep="/")
+            return {name: leaf for name, leaf in flat.items() if lora.is_adapter(name)}
+
+        def make_values() -> Any:
+            key = jax.random.PRNGKey(adapter_seed)
+            return {
+                name: lora.make_initial_value(name, leaf.shape, lora.derive_key(key, name))
+                for name, leaf in select(target).items()
+            }
+
+        axes = self._partitioner.get_mesh_axes(self._train_state).state_dict()["target"]
+        make_partitioned = self._partitioner.partition(
+            make_values, in_axis_resources=None, out_axis_resources=select(axes)
+        )
+        return unflatten_dict(make_partitioned(), sep="/")
 
     def _make_param_states(self) -> Any:
         """Return the optimizer state before the first step, in the layout of the run.

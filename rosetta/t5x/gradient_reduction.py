@@ -91,12 +91,12 @@ def reduce_over_data(
     Every group draws its own dropout masks. They differ from those without this function.
 
     Args:
-      gradients: (params, state, batch, rng) -> (gradients, metrics, FP8 statistics). Gradients and
-        metrics are sums over the batch, the statistics are maxima.
+      gradients: (params, frozen params, state, batch, rng) -> (gradients, metrics, FP8 statistics).
+        Gradients and metrics are sums over the batch, the statistics are maxima.
       partitioner: the run's partitioner.
       dtype: the type of the sum over the groups. The result is float32 again. If the optimizer's
         state is spread over the groups, the result is spread in the same way.
-      axes: the parameters' layout, a tree of PartitionSpec.
+      axes: the layout of `params`, a tree of PartitionSpec.
     """
     mesh = partitioner.mesh
     data_axes = partitioner.data_axes
@@ -130,7 +130,7 @@ def reduce_over_data(
             leaf = lax.psum(leaf, other_axes)
         return leaf.astype(jnp.float32)
 
-    def reduced(params: Any, state: Any, batch: Any, rng: Any) -> Any:
+    def reduced(params: Any, frozen: Any, state: Any, batch: Any, rng: Any) -> Any:
         replicated, split = PartitionSpec(), PartitionSpec(data_axes)
         # A scatter over an axis that is left to XLA would gather first. With tensor parallelism,
         # each device takes its part of the whole sum instead.
@@ -139,11 +139,13 @@ def reduce_over_data(
         else:
             spread = partitioner.make_gradient_layout(axes, params)
 
-        def local(params: Any, state: Any, batch: Any, rng: Any) -> Any:
+        def local(params: Any, frozen: Any, state: Any, batch: Any, rng: Any) -> Any:
             # The parameters are whole here: JAX gathers sharded ones before the function.
             with flax_partitioning.axis_rules(rules), sharded_parameters.use_layouts(None):
                 group_rng = jax.random.fold_in(rng, lax.axis_index(data_axes))
-                group_gradients, metrics, statistics = gradients(params, state, batch, group_rng)
+                group_gradients, metrics, statistics = gradients(
+                    params, frozen, state, batch, group_rng
+                )
             maxima = jax.tree.map(lambda leaf: lax.pmax(leaf, data_axes), statistics)
             return (
                 jax.tree.map(add_over_groups, group_gradients, spread),
@@ -156,11 +158,11 @@ def reduce_over_data(
         summed, metrics, statistics = jax.shard_map(
             local,
             mesh=mesh,
-            in_specs=(replicated, replicated, split, replicated),
+            in_specs=(replicated, replicated, replicated, split, replicated),
             out_specs=(spread, split, replicated),
             axis_names=set(data_axes) if split_models else set(mesh.axis_names),
             check_vma=False,
-        )(params, state, batch, rng)
+        )(params, frozen, state, batch, rng)
         first = jax.tree.map(lambda leaf: leaf[0], metrics)
         metrics = lax.fori_loop(
             1,

@@ -214,7 +214,7 @@ class Attention(nn.Module):
             # `_attend` left the division by this probability out. In the kernel, which is still
             # float32 here, it costs no pass over the activations and no rounding.
             keep = dropout.compute_keep_probability(self.config.dropout_rate, self.config.dtype)
-            out = dataclasses.replace(out, kernel=out.kernel / keep.astype(out.kernel.dtype))
+            out = out.divide(keep)
         return apply_projections(
             attended.reshape(*attended.shape[:2], width), [out], self.config.dtype
         )[0]
@@ -305,7 +305,7 @@ class Attention(nn.Module):
     ) -> Any:
         """Return the kernel of a projection, with the logical names of its two dimensions."""
         init = init or _make_initializer("normal")
-        return Kernel(inputs, outputs, names, init, fp8=self.config.fp8, name=name)()
+        return _make_kernel(self.config, name, inputs, outputs, names, init)
 
     def _drop_weights(self, keep_mask: Any, weights: Any) -> Any:
         """Apply dropout to attention weights [batch, heads, queries, keys]: the same keys are
@@ -380,6 +380,8 @@ class Mlp(nn.Module):
             problem = "both halves of the MLP are not one product"
         elif keep_mask is not None:
             problem = "dropout"
+        elif config.lora is not None and any(map(config.lora.has_target, ("wi_0", "wi_1", "wo"))):
+            problem = "LoRA adapters"
         else:
             hidden_shape = (*x.shape[:-1], config.mlp_dim)
             placement, problem = fp8_geglu.choose_placement(hidden_shape, axes)
@@ -391,7 +393,26 @@ class Mlp(nn.Module):
     def _kernel(self, name: str, inputs: int, outputs: int, names: tuple[str, str]) -> Any:
         """Return a kernel, with the logical names of its two dimensions."""
         init = _make_initializer("truncated_normal")
-        return Kernel(inputs, outputs, names, init, fp8=self.config.fp8, name=name)()
+        return _make_kernel(self.config, name, inputs, outputs, names, init)
+
+
+def _make_kernel(
+    config: T5Config, name: str, inputs: int, outputs: int, names: tuple[str, str], init: Any
+) -> Any:
+    """Return the kernel of a projection, with its adapter if the configuration gives it one.
+
+    Args:
+      config: the network's configuration.
+      name: the name of the projection.
+      inputs: the number of input features.
+      outputs: the number of output features.
+      names: the logical names of the kernel's two dimensions.
+      init: the initializer of the kernel.
+    """
+    lora = {}
+    if config.lora is not None and config.lora.has_target(name):
+        lora = {"lora_rank": config.lora.rank, "lora_alpha": config.lora.alpha}
+    return Kernel(inputs, outputs, names, init, fp8=config.fp8, **lora, name=name)()
 
 
 def _make_initializer(distribution: str) -> Any:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from t5x import losses, models
 
 from rosetta.nn import fp8, loss
-from rosetta.t5x import loss_scale
+from rosetta.t5x import loss_scale, partial_optimizer
 from rosetta.t5x.network import compute_logits_scale
 
 if TYPE_CHECKING:
@@ -63,7 +63,25 @@ class _SharedModel(models.BaseTransformerModel):
 
     The argument `flax_mutables` of the methods is what the train state holds: the FP8 state, the
     state of the loss scale, or nothing.
+
+    Args:
+      *args: as of T5X's class.
+      freeze: regular expressions of parameters that are not trained, separated by commas; see
+        rosetta.t5x.partial_optimizer.
+      **kwargs: as of T5X's class.
+
+    Raises:
+      UserError: `freeze` is not valid.
     """
+
+    def __init__(self, *args: Any, freeze: Any = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.optimizer_def: Any = partial_optimizer.restrict_optimizer(
+            self.optimizer_def,
+            freeze,
+            # T5X's own networks have no adapters.
+            adapters_only=getattr(self.config, "lora", None) is not None,
+        )
 
     @property
     def config(self) -> Any:

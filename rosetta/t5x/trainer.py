@@ -34,6 +34,7 @@ from rosetta.t5x import (
     dataset,
     gradient_reduction,
     loss_scale,
+    partial_optimizer,
     partitioning,
     step_metrics,
 )
@@ -49,7 +50,14 @@ _OVERFLOWS = "rosetta/overflows"  # the share of steps that were left out to hal
 
 
 def compute_gradients(
-    model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any, microbatches: int, spec: Any
+    model: Any,
+    params: Any,
+    state: Any,
+    batch: Any,
+    dropout_rng: Any,
+    microbatches: int,
+    spec: Any,
+    frozen: Any = None,
 ) -> tuple[Any, Any, Any]:
     """Compute the gradients of a batch.
 
@@ -58,12 +66,13 @@ def compute_gradients(
 
     Args:
       model: the model.
-      params: its parameters.
+      params: its parameters that are trained.
       state: the FP8 state and the state of the loss scale; empty without both.
       batch: arrays [batch, ...] by name.
       dropout_rng: the random key of the dropout masks.
       microbatches: into how many parts the batch is divided.
       spec: the layout of the batch over the mesh; None inside a group of devices.
+      frozen: its parameters that are not trained; empty or None for none.
 
     Returns:
       The sum of the gradients over the batch, the metrics of the batch, and the FP8 statistics
@@ -78,6 +87,8 @@ def compute_gradients(
 
     def loss(variables: tuple[Any, Any], part: Any, rng: Any) -> Any:
         params, fp8_state = variables
+        if frozen:
+            params = partial_optimizer.merge_params(params, frozen)
         mutables = (fp8_state,) if fp8_state else ()
         value, metrics = model.loss_fn(params, part, rng, *mutables)
         return value if scale is None else value * scale, metrics
@@ -452,6 +463,32 @@ class Trainer(trainer.Trainer):
             self._reporter.write(report)
         health.log_scalars(step, report.scalars())
 
+    def _compute_gradients(self, params: Any, state: Any, batch: Any, rng: Any) -> Any:
+        """Return what compute_gradients returns, for the parameters that are trained.
+
+        Args:
+          params: all parameters.
+          state: as of compute_gradients.
+          batch: arrays [batch, ...] by name.
+          rng: the random key of the dropout masks.
+        """
+        optimizer = self._model.optimizer_def
+        spec = None if self._gradient_dtype else self._partitioner.data_partition_spec
+
+        def compute(trained: Any, frozen: Any, state: Any, batch: Any, rng: Any) -> Any:
+            microbatches = self._num_microbatches or 1
+            return compute_gradients(
+                self._model, trained, state, batch, rng, microbatches, spec, frozen
+            )
+
+        if self._gradient_dtype:
+            axes, _ = partial_optimizer.split_params(optimizer, self._train_state_axes.params)
+            compute = gradient_reduction.reduce_over_data(
+                compute, self._partitioner, self._gradient_dtype, axes
+            )
+        trained, frozen = partial_optimizer.split_params(optimizer, params)
+        return compute(trained, frozen, state, batch, rng)
+
     @functools.cached_property
     def _partitioned_train_step(self) -> Any:
         """The training step: (train state, batch) -> (train state, metrics)."""
@@ -459,18 +496,7 @@ class Trainer(trainer.Trainer):
         def step(train_state: Any, batch: Mapping[str, Any]) -> tuple[Any, Any]:
             rate = self._learning_rate_fn(train_state.step)
             state = flax.core.unfreeze(train_state.flax_mutables)
-            spec = None if self._gradient_dtype else self._partitioner.data_partition_spec
-
-            def compute(params: Any, state: Any, batch: Any, rng: Any) -> Any:
-                return compute_gradients(
-                    self._model, params, state, batch, rng, self._num_microbatches or 1, spec
-                )
-
-            if self._gradient_dtype:
-                compute = gradient_reduction.reduce_over_data(
-                    compute, self._partitioner, self._gradient_dtype, self._train_state_axes.params
-                )
-            gradients, metrics, statistics = compute(
+            gradients, metrics, statistics = self._compute_gradients(
                 train_state.params, state, batch, self._get_step_rng(train_state.step)
             )
             after, metrics = trainer.apply_grads(

@@ -17,7 +17,9 @@ from t5x import adafactor, utils
 
 from rosetta.t5x import model, muon, optimizer
 from rosetta.t5x.network import Transformer
+from rosetta.t5x.partial_optimizer import split_params
 from rosetta.t5x.partitioning import PjitPartitioner
+from rosetta.t5x.run.model_config import Lora
 from rosetta.t5x.trainer import compute_gradients
 from tests.support.t5x_topologies import BATCH, CONFIG, LENGTH, NAMES, VOCABULARY, make_batch
 
@@ -35,6 +37,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "adamw_rms": {},
     "muon": {},
     "scanned muon": {"scan_layers": True, "num_encoder_layers": 2},
+    "adapters": {"lora": Lora(4, 8, ("all",)), "fuse_qkv": True},
+    "adapters, tensor parallel": {"lora": Lora(4, 8, ("all",))},
+    "adapters, fp8": {"lora": Lora(4, 8), "fp8": "xla", "scan_layers": True},
 }
 # Variant -> the optimizer whose updates are compared, instead of the gradients.
 UPDATES: dict[str, Any] = {
@@ -73,17 +78,21 @@ def compute(
         dict.fromkeys(NAMES, np.int32),
     )
     state = initializer.from_scratch(jax.random.PRNGKey(0))
+    if config.lora:  # which begins with zeros, and so do its gradients
+        state = state.replace_params(jax.tree.map(lambda leaf: leaf + 0.01, state.params))
     axes = initializer.train_state_axes
 
     def differentiate(train_state: Any, batch: Any) -> Any:
+        trained, frozen = split_params(made.optimizer_def, train_state.params)
         gradients = compute_gradients(
             made,
-            train_state.params,
+            trained,
             dict(train_state.flax_mutables),
             batch,
             jax.random.PRNGKey(1),
             2,
             partitioner.data_partition_spec,
+            frozen,
         )[0]
         if not update:
             return gradients
@@ -93,7 +102,7 @@ def compute(
     gradients = partitioner.partition(
         differentiate,
         in_axis_resources=(axes, partitioner.data_partition_spec),
-        out_axis_resources=axes.params,
+        out_axis_resources=split_params(made.optimizer_def, axes.params)[0],
     )(state, make_batch(0, BATCH))
     held = {
         name: leaf.addressable_shards[0].data.size / leaf.size
@@ -105,7 +114,7 @@ def compute(
 def main() -> None:
     found = {}
     for name, settings in VARIANTS.items():
-        tensor = 2 if name == "tensor parallel" else 1
+        tensor = 2 if "tensor parallel" in name else 1
         update = UPDATES.get(name)
         plain, whole = compute(settings, fsdp=False, tensor=tensor, update=update)
         sharded, held = compute(settings, fsdp=True, tensor=tensor, update=update)

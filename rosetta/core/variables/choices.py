@@ -30,6 +30,8 @@ OPTIMIZERS = ("adamw", "adamw_rms", "adafactor", "muon")
 LINEAR = "linear"
 T5X_SCHEDULES = (LINEAR, "cosine")
 LORA_LAYERS = ("all", "attention", "mlp")
+LORA_TARGETS = ("query", "key", "value", "out", "wi", "wo", *LORA_LAYERS)  # of T5
+LORA_DEFAULT_TARGETS = ("query", "value")
 LEARNING_RATE_SCHEDULES = (
     "linear_rampup_cosine_decay",
     "linear_rampup_exponential_decay",

@@ -22,6 +22,7 @@ from rosetta.core.variables.value_types import (
     File,
     Folder,
     Name,
+    NameList,
     Number,
     Text,
     TruthValue,
@@ -487,6 +488,61 @@ T5X_SETTINGS = (
         default=Note("0.01; OPTIMIZER=adamw_rms: 0"),
         example="0.1",
         details="OPTIMIZER=adafactor refuses it.",
+    ),
+    Variable(
+        "FREEZE",
+        Text("regular expressions, separated by commas", "REGEX[,REGEX...]"),
+        "Parts of the model that are not trained.",
+        Group.MODEL,
+        T5X_TRAINING,
+        default=Note("none"),
+        example="encoder,token_embedder",
+        details=(
+            "A pattern freezes a parameter if it matches the whole name of the parameter, or of a "
+            "part of the model that has it: encoder/layers_0, .*layer_norm. A frozen parameter "
+            "gets no gradient, has no state in the optimizer, and never changes. A pattern that "
+            "matches nothing is refused with the nearest names. MODEL_DIR/model-info.txt has all "
+            "names."
+        ),
+        page="how-to/train-a-part-of-the-model.md",
+    ),
+    Variable(
+        "LORA_RANK",
+        WholeNumber(),
+        "Rank of LoRA adapters. The run trains the adapters alone.",
+        Group.MODEL,
+        T5X_TRAINING,
+        default=Note("no adapters"),
+        example="8",
+        details=(
+            "Beside a kernel W, an adapter adds LORA_ALPHA / LORA_RANK x A B. Evaluation and "
+            "inference take the adapters from the checkpoint. rosetta convert t5 merges them into "
+            "the kernels."
+        ),
+        page="how-to/train-a-part-of-the-model.md",
+    ),
+    Variable(
+        "LORA_ALPHA",
+        Number(above_zero=True),
+        "Strength of LoRA adapters, which are multiplied by LORA_ALPHA / LORA_RANK.",
+        Group.MODEL,
+        T5X_TRAINING,
+        default=Note("LORA_RANK"),
+        example="16",
+        page="how-to/train-a-part-of-the-model.md",
+    ),
+    Variable(
+        "LORA_TARGETS",
+        NameList("kernels", "NAME[,NAME...]", choices.LORA_TARGETS),
+        "Kernels that get LoRA adapters, in each layer.",
+        Group.MODEL,
+        T5X_TRAINING,
+        default=Note(",".join(choices.LORA_DEFAULT_TARGETS)),
+        example="attention",
+        details=(
+            "attention stands for query, key, value and out, mlp for wi and wo, and all for both."
+        ),
+        page="how-to/train-a-part-of-the-model.md",
     ),
     Variable(
         "STATS_PERIOD",

@@ -47,6 +47,7 @@ class Record:
         known.
       unpadded_vocab_size: the rows of the embedding before `rosetta convert` added rows of zeros;
         None if it added none. Finetuning copies it.
+      lora: the rank, alpha and targets of the LoRA adapters, see model_config.Lora; None for none.
     """
 
     step: int
@@ -61,6 +62,7 @@ class Record:
     start: str = ""
     warmup_steps: int | None = None
     unpadded_vocab_size: int | None = None
+    lora: dict[str, Any] | None = None
 
 
 def read_record(checkpoint: str) -> Record | None:
@@ -107,7 +109,10 @@ def write_record(folder: str, record: Record) -> None:
 
 def render_record(record: Record) -> str:
     """Return the content of a record's file."""
-    return json.dumps({"schema": SCHEMA, **dataclasses.asdict(record)}, indent=1)
+    fields = dataclasses.asdict(record)
+    if record.lora is None:
+        del fields["lora"]  # which earlier releases do not know
+    return json.dumps({"schema": SCHEMA, **fields}, indent=1)
 
 
 def copy_into_checkpoint(folder: str, step: int, checkpoint: str) -> None:

@@ -6,7 +6,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
-from rosetta.core.errors import CONFLICT, INVALID, UserError
+from rosetta.core.errors import CONFLICT, INVALID, UNKNOWN, UserError
 from rosetta.core.variables import choices
 
 RELATIVE_BIASES = ("stack", "layer")
@@ -41,13 +41,82 @@ def is_whole_number(value: Any, least: int) -> bool:
     return hasattr(value, "__index__") and operator.index(value) >= least
 
 
+# The kernels that each word of `Lora.targets` stands for.
+_TARGET_KERNELS = {
+    **{name: (name,) for name in ("query", "key", "value", "out", "wo")},
+    "wi": ("wi", "wi_0", "wi_1"),
+    "attention": ("query", "key", "value", "out"),
+    "mlp": ("wi", "wi_0", "wi_1", "wo"),
+}
+_TARGET_KERNELS["all"] = (*_TARGET_KERNELS["attention"], *_TARGET_KERNELS["mlp"])
+
+
+@dataclass(frozen=True)
+class Lora:
+    """The low-rank adapters of a network (see rosetta.nn.lora).
+
+    Attributes:
+      rank: the narrow dimension of each adapter.
+      alpha: the numerator of the scale alpha / rank.
+      targets: the kernels with an adapter, words of choices.LORA_TARGETS.
+
+    Raises:
+      UserError: a value is not valid.
+    """
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...] = choices.LORA_DEFAULT_TARGETS
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "targets", tuple(self.targets))
+        if not is_whole_number(self.rank, 1):
+            raise UserError(
+                f"the rank is {self.rank!r}",
+                "LORA_RANK",
+                "give a whole number of at least 1",
+                kind=INVALID,
+                value=self.rank,
+            )
+        if not isinstance(self.alpha, (int, float)) or not self.alpha > 0:
+            raise UserError(
+                f"alpha is {self.alpha!r}",
+                "LORA_ALPHA",
+                "give a number above 0",
+                kind=INVALID,
+                value=self.alpha,
+            )
+        unknown = [name for name in self.targets if name not in choices.LORA_TARGETS]
+        if unknown or not self.targets:
+            raise UserError(
+                f"there is no such target: {unknown[0]}" if unknown else "names no target",
+                "LORA_TARGETS",
+                f"choose one or more of: {', '.join(choices.LORA_TARGETS)}",
+                kind=UNKNOWN,
+                value=unknown[0] if unknown else None,
+            )
+
+    def has_target(self, kernel: str) -> bool:
+        """Return whether a kernel has an adapter.
+
+        Args:
+          kernel: the name of the kernel's module, for example query or wi_0.
+        """
+        return any(kernel in _TARGET_KERNELS[target] for target in self.targets)
+
+    def format_variables(self) -> str:
+        """Return the variables that set these values: LORA_RANK=8 LORA_ALPHA=16 ..."""
+        alpha, targets = f"{self.alpha:g}", ",".join(self.targets)
+        return f"LORA_RANK={self.rank} LORA_ALPHA={alpha} LORA_TARGETS={targets}"
+
+
 @dataclass(frozen=True)
 class T5Config:
     """The configuration of a T5 network: the fields of the model, then rosetta's switches.
 
-    The fields of the model are those of T5X's T5Config, and `relative_bias`. The switches start
-    with `fp8`. No switch changes the tree of parameters, or the model's results beyond rounding.
-    FP8 rounds coarsely. docs/reference/t5x-switches.md has a table of the effects.
+    The fields of the model are those of T5X's T5Config, `relative_bias` and `lora`. The switches
+    start with `fp8`. No switch changes the tree of parameters, or the model's results beyond
+    rounding. FP8 rounds coarsely. docs/reference/t5x-switches.md has a table of the effects.
 
     Attributes:
       vocab_size: the rows of the embedding, which are also the tokens of the logits.
@@ -70,6 +139,7 @@ class T5Config:
         checkpoint's training; public checkpoints need False.
       relative_bias: who owns a bias of relative positions: each "stack" of layers (T5, mT5, byT5),
         or each "layer" of a stack (umT5).
+      lora: the low-rank adapters beside the kernels; None for none.
       fp8: "off", or who computes the projections in FP8: "xla" or "te" (Transformer Engine).
       fuse_qkv: use one matrix product for queries, keys and values, and for keys and values of the
         attention to the encoder.
@@ -103,6 +173,7 @@ class T5Config:
     float32_attention_logits: bool = False
     scale_attn_logits: bool = False
     relative_bias: str = "stack"
+    lora: Lora | None = None
     fp8: str = "off"
     fuse_qkv: bool = False
     fuse_mlp: bool | None = None

@@ -36,6 +36,7 @@ _MOMENTS = {
     Reference("rosetta.t5x.optimizer.adamw_rms"): disk_space.ADAM_MOMENTS,
     Reference("rosetta.t5x.muon.muon"): 1,
 }
+_LORA_RANK = "rosetta.t5x.adapters.make_lora.rank"
 
 
 def count_kernel_parameters(configuration: Configuration) -> int | None:
@@ -129,6 +130,10 @@ def check_checkpoint_space(
     moments = disk_space.FLOAT_BYTES * (
         _MOMENTS.get(optimizer, 0) if isinstance(optimizer, Reference) else 0
     )
+    # A frozen parameter has no moments. How many are frozen is not known here.
+    limits = (configuration.value(f"{model}.freeze"), configuration.value(_LORA_RANK))
+    if any(limit not in (None, NOT_KNOWN) for limit in limits):
+        moments = 0
     is_float = configuration.value(f"{SAVE_CONFIG}.dtype") == "float32"
     width = disk_space.FLOAT_BYTES if is_float else disk_space.FLOAT_BYTES // 2
     remaining_steps = max(end - max(saved_steps, default=first_step), 0)

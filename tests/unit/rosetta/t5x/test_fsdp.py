@@ -58,6 +58,9 @@ def found() -> dict[str, Any]:
         ("adamw_rms", 1e-4),
         ("muon", 1e-4),
         ("scanned muon", 1e-4),
+        ("adapters", 1e-5),
+        ("adapters, tensor parallel", 1e-5),
+        ("adapters, fp8", 1e-5),
     ],
 )
 def test_gradients_and_updates_are_those_of_whole_parameters(

@@ -35,14 +35,15 @@ def _collectives(
     """Trace the sum of a step's gradients on devices nobody has; return each operation between devices, its type and shape."""
     partitioner = PjitPartitioner(split, devices=machines(1, devices, platform), fsdp=fsdp)
 
-    def gradients(params: Any, state: Any, batch: Any, rng: Any) -> Any:
-        del rng
+    def gradients(params: Any, frozen: Any, state: Any, batch: Any, rng: Any) -> Any:
+        del frozen, rng
         rows = jnp.sum(batch["tokens"]).astype(jnp.float32)
         return jax.tree.map(lambda leaf: leaf * rows, params), {}, state
 
     summed = gradient_reduction.reduce_over_data(gradients, partitioner, dtype, AXES)
     traced = jax.make_jaxpr(summed)(
         PARAMS,
+        {},
         {"scale": jax.ShapeDtypeStruct((1,), jnp.float32)},
         BATCH,
         jax.eval_shape(lambda: jax.random.PRNGKey(0)),
