@@ -215,6 +215,7 @@ def _bind_settings(
     bindings |= _make_length_bindings(run, benchmark, model_dir, start)
     bindings |= optimizer_settings.make_optimizer_bindings(run)
     bindings |= partial_training.make_partial_training_bindings(run)
+    bindings |= _make_best_checkpoint_bindings(run, configuration)
     bindings["MODEL_DIR"] = model_dir
     if run.values["CHECKPOINT_DISABLE"]:
         bindings["utils.CheckpointConfig.save"] = None
@@ -227,6 +228,17 @@ def _bind_settings(
     bindings |= fitted
     notes = (*notes, *period_notes)
     return _BoundRun(run, configuration.bind(bindings), bindings, model_dir, start, notes)
+
+
+def _make_best_checkpoint_bindings(
+    run: Settings, configuration: gin_reader.Configuration
+) -> dict[str, object]:
+    """Return the bindings of KEEP_BEST and EARLY_STOP_PATIENCE."""
+    names = ("KEEP_BEST", "EARLY_STOP_PATIENCE")
+    bindings = {name: run.values[name] for name in names if run.values[name]}
+    if "KEEP_BEST" in bindings and configuration.value("KEEP") is None:
+        bindings["KEEP"] = 1  # the newest one, to resume from
+    return bindings
 
 
 def _resolve_start(configuration: gin_reader.Configuration) -> dict[str, str]:

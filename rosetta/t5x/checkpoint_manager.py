@@ -24,7 +24,7 @@ from orbax.checkpoint._src.path import atomicity_defaults
 from t5x import checkpoints, state_utils, utils
 
 from rosetta.core import log, run_folders
-from rosetta.core.errors import FAILED, UserError
+from rosetta.core.errors import FAILED, UNSUPPORTED, UserError
 from rosetta.health import (
     checkpoint_files,
     checkpoint_saves,
@@ -34,7 +34,7 @@ from rosetta.health import (
 )
 from rosetta.health.finite_check import all_finite
 from rosetta.nn import fp8, lora
-from rosetta.t5x import checkpoint_arrays, loss_scale
+from rosetta.t5x import best_checkpoint, checkpoint_arrays, loss_scale
 from rosetta.t5x.run import checkpoint_record
 
 if TYPE_CHECKING:
@@ -93,10 +93,17 @@ class _OrbaxManager(_T5xManager._CheckpointManagerImpl):  # noqa: SLF001
         super().__init__(*args, options=options, **kwargs)
 
     def _get_old_steps_to_remove(self) -> list[int]:
-        """Return the steps that Orbax would delete, without those of other runs."""
+        """Return the steps that Orbax would delete, without the best one and those of other runs.
+
+        All processes call it while they save.
+        """
         old_steps = super()._get_old_steps_to_remove()
-        folder = str(self.directory)
-        return [step for step in old_steps if checkpoint_record.was_saved_by_run(folder, step)]
+        folder, best_step = str(self.directory), best_checkpoint.broadcast_best_step()
+        return [
+            step
+            for step in old_steps
+            if step != best_step and checkpoint_record.was_saved_by_run(folder, step)
+        ]
 
 
 class Manager(_T5xManager):
@@ -104,7 +111,8 @@ class Manager(_T5xManager):
 
     A save returns as soon as the arrays are copied to the host. The files are written while the
     next steps run. The next save and `close` wait for the writing, and raise its error. T5X's
-    argument `keep` counts all checkpoints of the folder, but only the run's own are deleted.
+    argument `keep` counts all checkpoints of the folder, but only the run's own are deleted. The
+    best one of the evaluations stays, see rosetta.t5x.best_checkpoint.
 
     The manager only restores if it has neither a `period` nor a `save_dtype`.
 
@@ -467,6 +475,22 @@ def _replace_default_manager(config: Any) -> Any:
     return config
 
 
+def _refuse_best_checkpointer(config: Any) -> None:
+    """Raise UserError if T5X's configuration names its SaveBestCheckpointer.
+
+    With Orbax, T5X takes no notice of it if gin names the class.
+    """
+    cls = getattr(config, "checkpointer_cls", None)
+    cls = getattr(cls, "func", cls)
+    if isinstance(cls, type) and issubclass(cls, checkpoints.SaveBestCheckpointer):
+        raise UserError(
+            "T5X's SaveBestCheckpointer does not work with the checkpoints of Orbax",
+            "SaveCheckpointConfig.checkpointer_cls",
+            "leave it out, and set KEEP_BEST=METRIC",
+            kind=UNSUPPORTED,
+        )
+
+
 def install() -> None:
     """Make T5X use `Manager` instead of its default class, unless gin sets another class."""
     upstream = utils.create_orbax_checkpoint_manager
@@ -475,6 +499,8 @@ def install() -> None:
 
     @functools.wraps(upstream)
     def create_manager(*, save_cfg: Any = None, restore_cfg: Any = None, **others: Any) -> Any:
+        for config in (save_cfg, restore_cfg):
+            _refuse_best_checkpointer(config)
         manager = upstream(
             save_cfg=_replace_default_manager(save_cfg),
             restore_cfg=_replace_default_manager(restore_cfg),

@@ -12,6 +12,7 @@ import jax
 import seqio
 
 from rosetta.health import progress, run_results
+from rosetta.t5x import best_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,3 +55,5 @@ class MetricReport(seqio.Logger):
             return
         progress.write_evaluation(self._writer, step or 0, task_name, values)
         run_results.add_metrics(task_name, values)
+        if tracker := best_checkpoint.get_tracker():
+            tracker.record(step or 0, task_name, values)

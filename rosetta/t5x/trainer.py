@@ -29,6 +29,7 @@ from rosetta.health import phases, progress, run_results, supervision, supervisi
 from rosetta.health.finite_check import all_finite
 from rosetta.nn import fp8
 from rosetta.t5x import (
+    best_checkpoint,
     checkpoint_manager,
     compile_ahead,
     dataset,
@@ -200,6 +201,9 @@ class Trainer(trainer.Trainer):
         self._gradient_dtype = gradient_dtype
         if self._model.config.fp8 != "off":
             fp8.require_fp8(list(self._partitioner.mesh.devices.flat))
+        tracker = best_checkpoint.get_tracker()
+        # T5X asks this before each epoch. It sets it after each evaluation.
+        self.stop_training = tracker is not None and tracker.has_to_stop
         self._total_steps = total_steps
         self._folder = kwargs.get("summary_dir")
         self._settings = supervision_settings.read_settings(os.environ)
@@ -330,6 +334,8 @@ class Trainer(trainer.Trainer):
             for name, summary in summaries.items():
                 values = self._select_evaluation_values(summary)
                 progress.write_evaluation(self._reporter, step, name, values, seconds)
+                if tracker := best_checkpoint.get_tracker():
+                    tracker.record(step, name, values)
         return summaries
 
     def _select_evaluation_values(self, summary: Mapping[str, Any]) -> dict[str, float]:

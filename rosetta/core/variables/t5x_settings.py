@@ -586,6 +586,35 @@ T5X_SETTINGS = (
         ),
     ),
     Variable(
+        "KEEP_BEST",
+        Text("a metric, METRIC or METRIC:min or METRIC:max", "METRIC[:min|:max]"),
+        "Metric of the evaluation by which the best checkpoint is kept, besides the newest one.",
+        Group.CHECKPOINTS,
+        T5X_TRAINING,
+        default=Note("none; no checkpoint is the best"),
+        example="accuracy",
+        details=(
+            "loss and token_accuracy are known for all EVAL_DATA. Finetuning has the metrics of "
+            "the task, too. A name that does not exist is refused with those that do. TASK/METRIC "
+            "names the metric of one of several tasks. Lower values of losses, perplexities and "
+            "errors are better, and higher ones of other metrics. :min and :max say it for any "
+            "metric. Other checkpoints of the run are deleted, unless KEEP in gin keeps more."
+        ),
+        page="how-to/keep-the-best-checkpoint.md",
+    ),
+    Variable(
+        "EARLY_STOP_PATIENCE",
+        WholeNumber(),
+        "Evaluations in which the metric of KEEP_BEST does not improve, after which the run stops.",
+        Group.LENGTH,
+        T5X_TRAINING,
+        default=Note("none; the run goes to its last step"),
+        unit="evaluations",
+        example="3",
+        details="Without KEEP_BEST, the metric is the loss of EVAL_DATA.",
+        page="how-to/keep-the-best-checkpoint.md",
+    ),
+    Variable(
         "MODEL_DIR",
         Folder(remote=True),
         "Folder of checkpoints and logs. In finetuning, the pretrained model, which is only read "

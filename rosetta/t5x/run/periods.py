@@ -1,6 +1,7 @@
 """Fit the default of one period to the other: of checkpoints, and of evaluation.
 
-T5X needs one of the two to be a multiple of the other.
+T5X needs one of the two to be a multiple of the other. A run that looks for its best checkpoint
+needs a checkpoint of each step that it evaluates.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ def fit_default_period(
 ) -> tuple[dict[str, object], tuple[str, ...]]:
     """Return the binding of a period that fits the one that the user set, and a note about it.
 
-    Nothing is returned if both fit, if the user set both or none, or if nothing is evaluated.
+    Nothing is returned if both fit, if the user set both, or if nothing is evaluated. If the user
+    set none, the defaults fit, unless each evaluation needs a checkpoint.
 
     Args:
       chosen: the variables that are set, by name.
@@ -34,11 +36,19 @@ def fit_default_period(
         return {}, ()
     values = dict(zip((_SAVE, _EVALUATE), periods))  # noqa: B905 (Python 3.9, which a login node may have)
     set_by_user = [name for name in values if name in chosen or user_configuration.binds(name)]
-    if len(set_by_user) != 1 or not max(periods) % min(periods):
+    if len(set_by_user) == len(values) or preflight.do_periods_fit(configuration, *periods):
         return {}, ()
-    (given,) = set_by_user
+    needs_checkpoints = preflight.needs_evaluated_checkpoints(configuration)
+    if not set_by_user and not needs_checkpoints:
+        return {}, ()
+    given = set_by_user[0] if set_by_user else _EVALUATE
     other = _EVALUATE if given == _SAVE else _SAVE
-    fitted = find_nearest_fit(values[given], values[other])
+    if not needs_checkpoints:
+        fitted = find_nearest_fit(values[given], values[other])
+    elif other == _SAVE:
+        fitted = values[given]
+    else:
+        fitted = values[given] * max(1, round(values[other] / values[given]))
     note = f"{other} is {fitted:,} in place of {values[other]:,}, to fit {given}={values[given]}"
     return {other: fitted}, (note,)
 

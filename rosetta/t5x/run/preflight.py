@@ -12,13 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core import path_checks, run_folders, value_parsing
-from rosetta.core.errors import CONFLICT, DIFFERS, INVALID, MISSING, UserError
+from rosetta.core.errors import CONFLICT, DIFFERS, INVALID, MISSING, UNKNOWN, UserError
 from rosetta.core.not_known import NOT_KNOWN
 from rosetta.core.value_parsing import is_address, parse_path
 from rosetta.core.variables import setting_values
 from rosetta.data import data_checks, glue_records
 from rosetta.data.data_spec import PAIR_OBJECTIVES
-from rosetta.t5x.run import checkpoint_record, folders, network_fields, parameter_count
+from rosetta.t5x.run import (
+    checkpoint_record,
+    evaluation_history,
+    folders,
+    network_fields,
+    parameter_count,
+)
 from rosetta.t5x.run.gin_text import Reference
 
 if TYPE_CHECKING:
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
     from rosetta.t5x.run.settings import Settings
 
 _TRAIN = "__main__.train"
+_TRACKER = "rosetta.t5x.best_checkpoint.make_tracker"
 _TASK = "rosetta.t5x.dataset.task"
 _VOCABULARY = "rosetta.t5x.dataset.vocabulary"
 _DATA_SET = "t5x.utils.DatasetConfig"
@@ -102,6 +109,7 @@ def check_training(
             kind=DIFFERS,
         )
     check_split(configuration, settings.tensor_parallel, settings.gpus, size=settings.size)
+    check_best_metric(configuration)
     check_periods(configuration)
     check_data(configuration, environment, trains=True)
 
@@ -133,6 +141,62 @@ def read_periods(configuration: Configuration) -> tuple[int, int] | None:
     return save, evaluate
 
 
+def needs_evaluated_checkpoints(configuration: Configuration) -> bool:
+    """Return whether each step that is evaluated needs a checkpoint: one may be the best."""
+    names = ("keep_best", "patience")
+    return any(configuration.value(f"{_TRACKER}.{name}") not in (None, NOT_KNOWN) for name in names)
+
+
+def do_periods_fit(configuration: Configuration, save: int, evaluate: int) -> bool:
+    """Return whether the periods of checkpoints and of evaluation, in steps, fit each other."""
+    if needs_evaluated_checkpoints(configuration):
+        return not evaluate % save
+    return not max(save, evaluate) % min(save, evaluate)
+
+
+def check_best_metric(configuration: Configuration) -> None:
+    """Check that the run evaluates the metric by which it looks for its best checkpoint.
+
+    The trainer also knows the metrics of tasks.
+
+    Args:
+      configuration: the run's gin files and bindings.
+
+    Raises:
+      UserError: the metric is not valid, or the run does not evaluate it or write checkpoints.
+    """
+    if not needs_evaluated_checkpoints(configuration):
+        return
+    keep_best = configuration.value(f"{_TRACKER}.keep_best")
+    patience = configuration.value(f"{_TRACKER}.patience")
+    text = keep_best if isinstance(keep_best, str) else evaluation_history.DEFAULT_METRIC
+    metric = evaluation_history.parse_metric(text)
+    setting = f"{evaluation_history.SETTING}={keep_best}"
+    if not keep_best:
+        setting = f"{evaluation_history.PATIENCE_SETTING}={patience}"
+    if not _has_evaluation(configuration):
+        raise UserError(
+            "the run evaluates nothing",
+            setting,
+            "name the data to evaluate on: EVAL_DATA",
+            kind=MISSING,
+        )
+    if keep_best and configuration.value(parameter_count.SAVE_SETTING) is None:
+        raise UserError(
+            "the run writes no checkpoints", setting, "leave CHECKPOINT_DISABLE out", kind=CONFLICT
+        )
+    known = evaluation_history.LOSS_METRICS
+    has_answers = configuration.value(f"{_TRAIN}.infer_eval_dataset_cfg") is not None
+    if not has_answers and metric.name.rpartition("/")[2] not in known:
+        raise UserError(
+            "there is no such metric",
+            setting,
+            f"choose one of: {', '.join(known)}",
+            kind=UNKNOWN,
+            value=metric.name,
+        )
+
+
 def check_periods(configuration: Configuration) -> None:
     """Check the periods of checkpoints and evaluation: T5X needs one to be a multiple of the other.
 
@@ -146,6 +210,17 @@ def check_periods(configuration: Configuration) -> None:
     if periods is None:
         return
     save, evaluate = periods
+    if do_periods_fit(configuration, save, evaluate):
+        return
+    if needs_evaluated_checkpoints(configuration):
+        raise UserError(
+            f"steps without a checkpoint would be evaluated, and one of them may be the best: "
+            f"EVAL_PERIOD={evaluate} is not a multiple of this period",
+            f"SAVE_PERIOD={save}",
+            f"set both, as in SAVE_PERIOD={evaluate}",
+            kind=CONFLICT,
+            value=save,
+        )
     if max(save, evaluate) % min(save, evaluate):
         raise UserError(
             f"neither this period nor EVAL_PERIOD={evaluate} is a multiple of the other",

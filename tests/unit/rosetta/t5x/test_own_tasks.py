@@ -95,6 +95,18 @@ def test_a_task_of_seqio_is_evaluated_and_answered(place: Place, program: str) -
         ({"LR_SCHEDULE": "constant"}, errors.INVALID, {"value": "constant", "remedy": "cosine"}),
         ({"LAST_RATE": "1.5"}, errors.INVALID, {"where": "LAST_RATE", "value": "1.5"}),
         ({"STATS_PERIOD": "0"}, errors.INVALID, {"where": "STATS_PERIOD", "value": "0"}),
+        ({"FREEZE": "encoder,("}, errors.INVALID, {"where": "FREEZE=(", "value": "("}),
+        ({"LORA_ALPHA": "4"}, errors.CONFLICT, {"where": "LORA_ALPHA=4", "remedy": "LORA_RANK"}),
+        (
+            {"LORA_RANK": "4", "LORA_TARGETS": "q"},
+            errors.INVALID,
+            {"where": "LORA_TARGETS", "remedy": "query"},
+        ),
+        (
+            {"EARLY_STOP_PATIENCE": "2", "CHECKPOINT_DISABLE": "1", "KEEP_BEST": "loss"},
+            errors.CONFLICT,
+            {"where": "KEEP_BEST=loss", "remedy": "CHECKPOINT_DISABLE"},
+        ),
     ],
 )
 def test_what_does_not_fit_is_one_line(
@@ -125,6 +137,11 @@ def test_what_does_not_fit_is_one_line(
             {"muon.muon.weight_decay": "0.1", "LAST_RATE": "0.0", "LEARNING_RATE": None},
         ),
         ({"OPTIMIZER": "adafactor", "LEARNING_RATE": "0.5"}, {"LEARNING_RATE": "0.5"}),
+        ({"FREEZE": "encoder,.*norm"}, {"FREEZE": '"encoder,.*norm"'}),
+        (
+            {"KEEP_BEST": "loss", "EVAL_DATA": "text:corpus.txt", "EARLY_STOP_PATIENCE": "2"},
+            {"KEEP_BEST": '"loss"', "EARLY_STOP_PATIENCE": "2", "KEEP": None},  # of the gin file
+        ),
     ],
 )
 def test_variables_of_pretraining_reach_the_trainer(
@@ -154,3 +171,42 @@ def test_one_period_is_fitted_to_the_other(place: Place) -> None:
     bindings = read_gin_bindings(ran)
     assert (bindings["EVAL_PERIOD"], bindings["SAVE_PERIOD"]) == ("700", "6300")
     assert sum("SAVE_PERIOD" in line for line in ran.said) == 1
+
+
+def test_finetuning_takes_adapters_and_keeps_its_best_checkpoint(place: Place) -> None:
+    make_checkpoint_folder(place, "1000")
+    write_pairs(place)
+    settings = {
+        "LORA_RANK": "4",
+        "LORA_ALPHA": "8",
+        "LORA_TARGETS": "query, wo",
+        "KEEP_BEST": "accuracy",
+        "EVAL_PERIOD": "50",
+    }
+    ran = place.rosetta("t5x", "finetune", **{**TASK, **settings})
+    assert ran.rc == 0, ran.err
+    bindings = read_gin_bindings(ran)
+    expected = {
+        "LORA_RANK": "4",
+        "LORA_ALPHA": "8.0",
+        "LORA_TARGETS": '"query,wo"',
+        "KEEP_BEST": '"accuracy"',
+        "KEEP": "1",
+        "SAVE_PERIOD": "50",
+    }
+    assert {name: bindings.get(name) for name in expected} == expected
+    assert "RESTORE_OPTIMIZER" not in bindings
+
+
+def test_pretraining_adapts_only_trained_weights(place: Place) -> None:
+    words = ("t5x", "pretrain", "T5_SIZE=tiny", "MODEL_DIR=out", "LORA_RANK=4")
+    ran = place.rosetta(*words)
+    assert (ran.rc, ran.argv) == (2, [])
+    errors.check_error(
+        ran.error, errors.MISSING, where="LORA_RANK=4", remedy="INITIAL_CHECKPOINT_PATH"
+    )
+    make_checkpoint_folder(place, "1000")
+    ran = place.rosetta(*words, INITIAL_CHECKPOINT_PATH="pre")
+    assert ran.rc == 0, ran.err
+    bindings = read_gin_bindings(ran)
+    assert (bindings["LORA_RANK"], bindings["RESTORE_OPTIMIZER"]) == ("4", "False")
