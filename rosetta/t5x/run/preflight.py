@@ -491,7 +491,7 @@ def check_checkpoint_path(path: str, name: str) -> str:
         not is_checkpoint and folders.find_newest_checkpoint(absolute) is None
     ):
         raise UserError(
-            "not a checkpoint_N, or a folder of them",
+            run_folders.describe_missing_checkpoint(absolute),
             f"{name}={absolute}",
             "name a checkpoint_N, or a folder of them",
             kind=MISSING,
