@@ -60,7 +60,7 @@ def test_a_path_without_checkpoint_is_refused(run: Path, tmp_path: Path) -> None
         run / "checkpoints/checkpoint_00000300",
         run / "checkpoints/checkpoint_00000300.tmp",
     ):
-        with errors.expect_user_error(errors.MISSING, names="checkpoint_N") as caught:
+        with errors.expect_user_error(errors.MISSING, remedy="checkpoint_N") as caught:
             restore.locate_checkpoint(str(path))
         assert caught.value.where == f"CHECKPOINT_RESTORE_PATH={path}"
 
