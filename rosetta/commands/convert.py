@@ -1,20 +1,25 @@
 """The command `rosetta convert`: convert the weights of a model to another layout.
 
 A layout is the set of files in which a model is published or trained. Each kind of model has a
-module: `convert_llama`, `convert_gpt` and `convert_t5`.
+module: `convert_llama`, `convert_gpt`, `convert_t5` and `convert_bert`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rosetta.commands import convert_gpt, convert_llama, convert_t5
+from rosetta.commands import convert_bert, convert_gpt, convert_llama, convert_t5
 from rosetta.core.errors import CONFLICT, UserError
 
 if TYPE_CHECKING:
     import argparse
 
-_MODELS: dict[str, Any] = {"llama": convert_llama, "gpt": convert_gpt, "t5": convert_t5}
+_MODELS: dict[str, Any] = {
+    "llama": convert_llama,
+    "gpt": convert_gpt,
+    "t5": convert_t5,
+    "bert": convert_bert,
+}
 # The options that do not decide what is written into OUT.
 _NOT_OF_THE_RESULT = ("push", "public", "json", "log_level")
 

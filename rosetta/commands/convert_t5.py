@@ -45,6 +45,11 @@ def add_parser(models: Any) -> None:
     )
     t5.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
     t5.add_argument(
+        "--encoder-only",
+        action="store_true",
+        help="leave out the decoder: make a T5EncoderModel, or one for T5_FAMILY=t5_encoder",
+    )
+    t5.add_argument(
         "--to", choices=LAYOUTS, help="the layout to make (default: the one that SOURCE is not)"
     )
     t5.add_argument(
@@ -103,7 +108,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     vocabulary = _load_vocabulary(args, model, architecture)
     key = {
         "source": folder_fingerprint.compute_fingerprint(args.source),
-        "options": [target, dtype_name, args.step, args.activations],
+        "options": [target, dtype_name, args.step, args.activations, args.encoder_only],
         "architecture": architecture.as_text(),
     }
     with output_folder.resume_folder(args.out, key) as part:
@@ -143,7 +148,9 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         f"{escape(str(args.out), keep='')}: {counts}",
         *lines,
         "read back and compared: every tensor was written as it should be",
-        _suggest_next(args, target, tokenizer_names),
+        _suggest_next(
+            args, target, tokenizer_names, has_decoder=architecture.num_decoder_layers > 0
+        ),
     ]
     return result, "\n".join(lines)
 
@@ -218,11 +225,13 @@ def _open_model(args: argparse.Namespace, layout: str, target: str) -> Any:
     from rosetta.convert import huggingface_t5, t5_config, t5x_model
 
     if layout == "hf":
-        return huggingface_t5.HuggingFaceT5(args.source)
+        return huggingface_t5.HuggingFaceT5(args.source, encoder_only=args.encoder_only)
     activations = None
     if args.activations:
         activations = t5_config.parse_activations(args.activations, "--activations")
-    model = t5x_model.T5XModel(args.source, activations)
+    model = t5x_model.T5XModel(args.source, activations, encoder_only=args.encoder_only)
+    if args.encoder_only and target == "t5x":
+        return model
     if target == "t5x" and model.is_native and not model.is_scaled:
         raise UserError(
             "the source is a checkpoint of T5X in this layout already",
@@ -324,17 +333,22 @@ def _find_fingerprint(source: Path) -> str:
     return "" if vocabulary.name == "byte" else vocabulary.fingerprint()
 
 
-def _suggest_next(args: argparse.Namespace, target: str, tokenizer_names: list[str]) -> str:
+def _suggest_next(
+    args: argparse.Namespace, target: str, tokenizer_names: list[str], *, has_decoder: bool
+) -> str:
     """Return the line that says how to use the result."""
     from rosetta.convert import t5_documents
 
     out = str(args.out.resolve())
     if target == "hf":
-        line = f"load it with: AutoModelForSeq2SeqLM.from_pretrained({out!r})"
+        name = "AutoModelForSeq2SeqLM" if has_decoder else "AutoModelForTextEncoding"
+        line = f"load it with: {name}.from_pretrained({out!r})"
         if not tokenizer_names:
             line = f"no tokenizer was written: --vocab names the vocabulary; {line}"
         return line
+    family = {} if has_decoder else {"T5_FAMILY": "t5_encoder"}
     settings = {
+        **family,
         "ROSETTA_GIN": f"{out}/{t5_documents.GIN_FILE}",
         "INITIAL_CHECKPOINT_PATH": out,
         "VOCAB": out if tokenizer_names else "VOCABULARY",

@@ -36,11 +36,12 @@ class HuggingFaceT5:
         folder: The folder of the model.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, encoder_only: bool = False) -> None:
         """Read everything but the values of the tensors.
 
         Args:
             folder: The folder of the model.
+            encoder_only: Whether to leave out the decoder.
 
         Raises:
             UserError: The folder is not a complete T5, or has more than one model.
@@ -55,11 +56,24 @@ class HuggingFaceT5:
         self.dropped: list[str] = []
         self.notes = list(self._config.notes)
         self._tensors = weight_files.open_tensors(folder)
+        if encoder_only:
+            self._drop_decoder()
         self._check_embedding_copies()
         self.architecture = self._find_architecture()
         self.dtype = find_common_dtype(tensor.dtype for tensor in self._tensors.values())
         check_shapes(self, str(folder))
         self._check_unused()
+
+    def _drop_decoder(self) -> None:
+        """Leave out the decoder and the output layer."""
+        names = [name for name in self._tensors if name.startswith(("decoder.block", "decoder.fi"))]
+        for name in (*names, OUTPUT):
+            self._tensors.pop(name, None)
+        self.dropped.append(f"the decoder ({len(names)} tensors)")
+        architecture = replace(
+            self._config.architecture, num_decoder_layers=0, logits_via_embedding=True
+        )
+        self._config = replace(self._config, architecture=architecture)
 
     def _check_embedding_copies(self) -> None:
         """Keep one of the tensors of the embedding.
@@ -100,6 +114,8 @@ class HuggingFaceT5:
             UserError: config.json and the tensors contradict each other.
         """
         architecture = self._config.architecture
+        if not architecture.num_decoder_layers:
+            return architecture
         has_output = OUTPUT in self._tensors
         if not architecture.logits_via_embedding:
             is_tied = self._config.ties_embedding or self._config.written_by_5
@@ -142,6 +158,10 @@ class HuggingFaceT5:
             UserError: No file has the tensor.
         """
         return weight_files.find_tensor(self._tensors, tensor.name, self.folder)
+
+    def list_tensors(self, architecture: t5_config.Architecture) -> list[Tensor]:
+        """Return the tensors of a T5."""
+        return list_tensors(architecture)
 
     def find_shape(self, tensor: Tensor) -> tuple[int, ...]:
         """Return the shape of a tensor without reading it.

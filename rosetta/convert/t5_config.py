@@ -76,6 +76,7 @@ _CLASSES = {
     "mt5": "MT5ForConditionalGeneration",
     "umt5": "UMT5ForConditionalGeneration",
 }
+_ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
 _RULES = FieldRules(
     "T5",
     read=frozenset(
@@ -96,13 +97,14 @@ _RULES = FieldRules(
         "add_cross_attention": (False,),
         "architectures": (
             *([name] for name in _CLASSES.values()),
+            *([name] for name in _ENCODER_CLASSES.values()),
             ["T5WithLMHeadModel"],  # the class's name before transformers 3
         ),
         "auto_map": (),
         "cross_attention_hidden_size": (),
         "decoder_start_token_id": (0,),  # T5X begins each target with 0
         "is_decoder": (False,),
-        "is_encoder_decoder": (True,),
+        "is_encoder_decoder": (True, False),
         "layer_norm_epsilon": (_EPSILON,),
         "pad_token_id": (0,),  # T5X masks 0
         "pruned_heads": ({},),
@@ -163,7 +165,8 @@ class Architecture:
         for name in _SIZE_FIELDS.values():
             value = getattr(self, name)
             maximum = _MAX_LAYERS if name.endswith("layers") else _MAX_SIZE
-            if type(value) is not int or not 1 <= value <= maximum:
+            minimum = 0 if name == "num_decoder_layers" else 1
+            if type(value) is not int or not minimum <= value <= maximum:
                 raise UserError(
                     f"not valid for a T5: {name} is {shorten_value(value)}",
                     where,
@@ -218,6 +221,17 @@ def parse_config(config: Mapping[str, Any], where: str) -> HuggingFaceConfig:
         )
     check_fields(config, _RULES, where)
     sizes = {name: config.get(field) for field, name in _SIZE_FIELDS.items()}
+    is_encoder = config.get("architectures") in [[name] for name in _ENCODER_CLASSES.values()]
+    if is_encoder:
+        sizes["num_decoder_layers"] = 0
+    elif config.get("is_encoder_decoder") is False:
+        raise UserError(
+            "'is_encoder_decoder' is false, and the class is not that of an encoder",
+            where,
+            _CHOOSE_T5,
+            kind=UNSUPPORTED,
+            value="is_encoder_decoder",
+        )
     if sizes["num_decoder_layers"] is None:
         sizes["num_decoder_layers"] = sizes["num_encoder_layers"]
     dropout_rate = config.get("dropout_rate", 0.1)
@@ -227,7 +241,7 @@ def parse_config(config: Mapping[str, Any], where: str) -> HuggingFaceConfig:
     architecture = Architecture(
         **sizes,  # type: ignore[arg-type]
         mlp_activations=_read_activations(config, where),
-        logits_via_embedding=scales,
+        logits_via_embedding=scales or is_encoder,
         relative_bias="layer" if model_type == "umt5" else "stack",
         dropout_rate=dropout_rate,
     ).check(where)
@@ -389,7 +403,7 @@ def choose_model_type(architecture: Architecture) -> str:
     is_mt5 = (
         architecture.vocab_size == _MT5_ROWS
         and architecture.mlp_activations == ("gelu", "linear")
-        and not architecture.logits_via_embedding
+        and (not architecture.logits_via_embedding or not architecture.num_decoder_layers)
     )
     return "mt5" if is_mt5 else "t5"
 
@@ -402,13 +416,14 @@ def make_config(architecture: Architecture, dtype_name: str) -> dict[str, Any]:
         dtype_name: The type of the numbers in the files of weights.
     """
     model_type = choose_model_type(architecture)
+    classes = _CLASSES if architecture.num_decoder_layers else _ENCODER_CLASSES
     activation = HF_ACTIVATIONS[architecture.mlp_activations[0]]
     projection = activation
     if architecture.is_gated:
         projection = "gated-gelu" if activation == "gelu_new" else f"gated-{activation}"
     sizes = {field: getattr(architecture, name) for field, name in _SIZE_FIELDS.items()}
     return {
-        "architectures": [_CLASSES[model_type]],
+        "architectures": [classes[model_type]],
         "model_type": model_type,
         **sizes,
         "feed_forward_proj": projection,
@@ -421,8 +436,8 @@ def make_config(architecture: Architecture, dtype_name: str) -> dict[str, Any]:
         "layer_norm_epsilon": _EPSILON,
         "dropout_rate": architecture.dropout_rate,
         "initializer_factor": 1.0,
-        "is_encoder_decoder": True,
-        "use_cache": True,
+        "is_encoder_decoder": architecture.num_decoder_layers > 0,
+        "use_cache": architecture.num_decoder_layers > 0,
         **make_generation_config(),
         "torch_dtype": dtype_name,
     }

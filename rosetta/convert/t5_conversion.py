@@ -1,4 +1,4 @@
-"""Write a T5 in the files of Hugging Face, or as a checkpoint of T5X.
+"""Write a T5 or a BERT in the files of Hugging Face, or as a checkpoint of T5X.
 
 A part of a tensor is in memory at a time. What was written is read back, and its checksum is
 compared with that of what should have been written. The journal of the folder has the checksums of
@@ -17,7 +17,7 @@ import numpy as np
 
 from rosetta.convert import safetensors, t5x_checkpoint, weight_files
 from rosetta.convert.dtype_conversion import Cast
-from rosetta.convert.t5_tensors import Tensor, list_tensors, read_padded
+from rosetta.convert.t5_tensors import Tensor, read_padded
 from rosetta.core.errors import DIFFERS, UserError
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from rosetta.convert.output_folder import PartFolder
     from rosetta.convert.stored_array import StoredArray
-    from rosetta.convert.t5_config import Architecture
     from rosetta.convert.t5_tensors import Model
     from rosetta.t5x.run.checkpoint_record import Record
 
@@ -50,7 +49,7 @@ class Conversion:
     """
 
     model: Model
-    architecture: Architecture
+    architecture: Any
     dtype: np.dtype[Any]
     part: PartFolder
     show_progress: Callable[[str, int, int], None]
@@ -58,7 +57,7 @@ class Conversion:
     fold_difference: float = 0.0
 
     def __post_init__(self) -> None:
-        self._tensors = list_tensors(self.architecture)
+        self._tensors = self.model.list_tensors(self.architecture)
         self._numbers = {tensor.name: number for number, tensor in enumerate(self._tensors, 1)}
 
     def count_bytes(self, tensor: Tensor) -> int:

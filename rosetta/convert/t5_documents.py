@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rosetta.convert import json_documents, model_card, t5_config, t5_tensors
 from rosetta.convert.t5x_model import T5XModel
 from rosetta.t5x.run import checkpoint_record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rosetta.convert.t5_conversion import Conversion
 
@@ -51,13 +51,14 @@ def describe_changes(conversion: Conversion) -> list[str]:
 
 
 def write_config(conversion: Conversion) -> None:
-    """Write config.json and generation_config.json."""
+    """Write config.json, and generation_config.json if there is a decoder."""
     folder = conversion.part.path
     config = t5_config.make_config(conversion.architecture, conversion.dtype.name)
     json_documents.write_document(folder / "config.json", config)
-    json_documents.write_document(
-        folder / "generation_config.json", t5_config.make_generation_config()
-    )
+    if conversion.architecture.num_decoder_layers:
+        json_documents.write_document(
+            folder / "generation_config.json", t5_config.make_generation_config()
+        )
 
 
 def write_card(conversion: Conversion, title: str, changes: Sequence[str]) -> None:
@@ -132,7 +133,13 @@ def write_gin_file(conversion: Conversion) -> None:
     """Write the gin file with which a run builds the network of the checkpoint."""
     values = dataclasses.asdict(conversion.architecture)
     del values["dropout_rate"]  # of the run, not of the weights
-    lines = [
+    text = "\n".join(make_gin_lines(values))
+    (conversion.part.path / GIN_FILE).write_text(f"{text}\n", encoding="utf-8")
+
+
+def make_gin_lines(values: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a gin file that sets fields of T5Config."""
+    return [
         "# The network of the checkpoint in this folder. Read this file with ROSETTA_GIN.",
         "from __gin__ import dynamic_registration\n",
         "from rosetta.t5x import network\n",
@@ -140,4 +147,3 @@ def write_gin_file(conversion: Conversion) -> None:
         "network.T5Config:",
         *(f"  {name} = {value!r}" for name, value in values.items()),
     ]
-    (conversion.part.path / GIN_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")

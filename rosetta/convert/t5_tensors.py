@@ -75,7 +75,7 @@ class Tensor:
 
 
 class Model(Protocol):
-    """A T5 to convert, in the files of Hugging Face or of T5X.
+    """A model to convert, in the files of Hugging Face or of T5X.
 
     Attributes:
         architecture: The architecture.
@@ -90,7 +90,7 @@ class Model(Protocol):
         scratch_bytes: The bytes of disk that reading takes for a while.
     """
 
-    architecture: Architecture
+    architecture: Any
     dtype: np.dtype[Any]
     dropped: list[str]
     notes: list[str]
@@ -98,6 +98,9 @@ class Model(Protocol):
     is_scaled: bool
     fold_difference: float
     scratch_bytes: int
+
+    def list_tensors(self, architecture: Any) -> list[Tensor]:
+        """Return the tensors of a model of this kind, in the order of a conversion."""
 
     def find_shape(self, tensor: Tensor) -> tuple[int, ...]:
         """Return the shape of a tensor in Hugging Face's layout, without reading it.
@@ -128,12 +131,14 @@ def list_tensors(architecture: Architecture) -> list[Tensor]:
         ("encoder", architecture.num_encoder_layers),
         ("decoder", architecture.num_decoder_layers),
     ):
+        if not layer_count:
+            continue  # the encoder alone
         for layer in range(layer_count):
             tensors += _list_layer(architecture, stack, layer)
         tensors.append(
             _make_norm(f"{stack}.final_layer_norm", f"{stack}/{stack}_norm", architecture)
         )
-    if not architecture.logits_via_embedding:
+    if not architecture.logits_via_embedding and architecture.num_decoder_layers:
         shape = (architecture.vocab_size, width)
         tensors.append(Tensor(OUTPUT, "decoder/logits_dense/kernel", shape))
     return tensors
@@ -224,7 +229,7 @@ def check_shapes(model: Model, where: str) -> None:
     Raises:
         UserError: A tensor is missing, or has another shape.
     """
-    for tensor in list_tensors(model.architecture):
+    for tensor in model.list_tensors(model.architecture):
         shape = model.find_shape(tensor)
         if shape != tensor.shape:
             raise UserError(
@@ -250,9 +255,9 @@ def check_no_leftover(leftover: Iterable[str], where: str) -> None:
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise UserError(
-            f"a T5 of these sizes does not have {names[0]!r}{more}",
+            f"a model of these sizes does not have {names[0]!r}{more}",
             where,
-            "convert a plain T5 without adapters or further outputs, with the number of layers "
+            "convert a plain model without adapters or further outputs, with the number of layers "
             "that its configuration says",
             kind=UNSUPPORTED,
             value=names[0],

@@ -57,12 +57,15 @@ class T5XModel:
         source: The checkpoint.
     """
 
-    def __init__(self, path: Path, activations: tuple[str, ...] | None = None) -> None:
+    def __init__(
+        self, path: Path, activations: tuple[str, ...] | None = None, *, encoder_only: bool = False
+    ) -> None:
         """Read everything but the values of the arrays.
 
         Args:
             path: A folder checkpoint_N, or a folder of them, of which the newest counts.
             activations: The activations of the MLP; None for those of the record, or those of T5.
+            encoder_only: Whether to leave out the decoder.
 
         Raises:
             UserError: The checkpoint is not complete, or not that of a T5 with an encoder.
@@ -87,6 +90,9 @@ class T5XModel:
             name: self._arrays.pop(name) for name in list(self._arrays) if _ADAPTER.fullmatch(name)
         }
         self._adapter_scale = self._find_adapter_scale()
+        self._drop_heads()
+        if encoder_only:
+            self._drop("the decoder", "decoder/")
         self.architecture = self._find_architecture(activations)
         self._check_dtypes()
         self.dtype = find_common_dtype(array.dtype for array in self._arrays.values())
@@ -121,6 +127,29 @@ class T5XModel:
             f"{lora['alpha']:g}) are merged into the kernels"
         )
         return float(lora["alpha"] / lora["rank"])
+
+    def _drop(self, label: str, *prefixes: str) -> None:
+        """Leave out the arrays whose names have a prefix."""
+        names = [name for name in self._arrays if name.startswith(prefixes)]
+        for name in names:
+            del self._arrays[name]
+        if names:
+            self.dropped.append(f"{label} ({len(names)} arrays)")
+
+    def _drop_heads(self) -> None:
+        """Leave out the heads of an encoder alone, which T5EncoderModel does not have.
+
+        Raises:
+            UserError: The encoder is a BERT.
+        """
+        if "encoder/embedding_norm/scale" in self._arrays:
+            raise UserError(
+                "the model is a BERT, not a T5",
+                self.where,
+                "type rosetta convert bert",
+                kind=UNSUPPORTED,
+            )
+        self._drop("the head of the encoder", "masked_head/", "row_head/")
 
     def _check_dtypes(self) -> None:
         """Raise UserError if an array has a type that a conversion would have to round."""
@@ -191,7 +220,11 @@ class T5XModel:
                 kind=UNSUPPORTED,
             )
         if self.record:
-            check_record(self.record.config, architecture, self.where)
+            recorded = self.record.config
+            if not architecture.num_decoder_layers:
+                of_decoder = ("num_decoder_layers", "logits_via_embedding")
+                recorded = {name: text for name, text in recorded.items() if name not in of_decoder}
+            check_record(recorded, architecture, self.where)
         return architecture
 
     def _find_activations(self, *, is_gated: bool) -> tuple[str, ...]:
@@ -310,6 +343,10 @@ class T5XModel:
                 f"{name} is stored in blocks of {array.largest_read / 1e6:,.0f} MB, each of which "
                 "has to be in memory at once"
             )
+
+    def list_tensors(self, architecture: Architecture) -> list[Tensor]:
+        """Return the tensors of a T5."""
+        return list_tensors(architecture)
 
     def find_shape(self, tensor: Tensor) -> tuple[int, ...]:
         """Return the shape of a tensor in Hugging Face's layout, without reading it.

@@ -152,6 +152,7 @@ PROGRAM = Program(
                 "llama Llama-2-7b checkpoints/llama",
                 "t5 t5-v1_1-small t5-small-t5x --to t5x",
                 "gpt gpt2 checkpoints/gpt2 --to pax",
+                "bert bert-base-uncased bert-base-t5x --to t5x",
             ),
         ),
         Command(

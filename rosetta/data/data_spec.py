@@ -16,6 +16,7 @@ from typing import Any
 from rosetta.core import path_checks
 from rosetta.core.errors import CONFLICT, DENIED, INVALID, MISSING, UNKNOWN, UserError
 from rosetta.core.value_parsing import is_address
+from rosetta.core.variables import choices
 from rosetta.data import json_lines, remote_files
 
 # The kinds of sources, and their help.
@@ -48,15 +49,7 @@ PAIR_FIELDS = ("inputs", "targets")
 ANSWER_OBJECTIVES = ("lambada", "boolq")
 CAUSAL_OBJECTIVES = ("lm", *ANSWER_OBJECTIVES)  # for models that only have a decoder
 # Objectives of encoders: masked language modelling, and records with a label.
-MASKED_OBJECTIVES = (
-    "mlm",
-    "mlm_nsp",
-    "mlm_sop",
-    "mlm_whole_word",
-    "mlm_whole_word_nsp",
-    "mlm_whole_word_sop",
-)
-LABEL_OBJECTIVES = ("classification", "regression")
+MASKED_OBJECTIVES, LABEL_OBJECTIVES = choices.MASKED_OBJECTIVES, choices.LABEL_TASKS
 ENCODER_OBJECTIVES = (*MASKED_OBJECTIVES, *LABEL_OBJECTIVES)
 PAIR_OBJECTIVES = ("mnli", "squad", "text_to_text", *LABEL_OBJECTIVES, *ANSWER_OBJECTIVES)
 OBJECTIVES = ("span_corruption", "prefix_lm", "ul2", "lm", *MASKED_OBJECTIVES, *PAIR_OBJECTIVES)

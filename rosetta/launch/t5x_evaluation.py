@@ -342,7 +342,7 @@ def _make_bindings(
         ),
         OUTPUT_VARIABLES[program]: parse_path("OUTPUT_DIR", environment["OUTPUT_DIR"]),
     }
-    for name in ("DATA", "VOCAB", "TEXT_FIELD", "INPUT_PREFIX"):
+    for name in ("DATA", "VOCAB", "TEXT_FIELD", "INPUT_PREFIX", "LABELS"):
         if environment.get(name):
             bindings[name] = environment[name]
     if environment.get("DATA"):

@@ -141,7 +141,7 @@ def make_command(
     mlflow_tracking.check_installed(run.variables)
     run = replace(run, variables=hub_inputs.resolve_variables(run.variables))
     files = [
-        *gin_files.select_script_files(root, run.size, run.task),
+        *gin_files.select_script_files(root, run.size, run.task, run.values["T5_FAMILY"]),
         *gin_files.find_optimizer_files(run.variables),
         *gin_files.find_user_files(run.variables),
     ]
@@ -454,7 +454,7 @@ def _make_data_bindings(
     """
     bindings: dict[str, object] = {
         name: run.variables[name]
-        for name in ("DATA", "EVAL_DATA", "VOCAB", "TEXT_FIELD", "INPUT_PREFIX")
+        for name in ("DATA", "EVAL_DATA", "VOCAB", "TEXT_FIELD", "INPUT_PREFIX", "LABELS")
         if run.variables.get(name)
     }
     bindings |= settings.make_task_bindings(run.variables, run.task)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from flax.linen.partitioning import param_with_axes
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
@@ -38,6 +39,7 @@ class Projection:
         axes: The logical names of the kernel's dimensions; empty if it is not sharded over the
             data axes (see `rosetta.nn.sharded_parameters`).
         adapter: The low-rank adapter beside the kernel, or None.
+        bias: [outputs], which is added to the product, or None.
     """
 
     kernel: Any
@@ -46,9 +48,10 @@ class Projection:
     backend: str = "xla"
     axes: tuple[str, ...] = ()
     adapter: lora.Adapter | None = None
+    bias: Any = None
 
     def divide(self, divisor: Any) -> Projection:
-        """Return the projection whose output is divided by a number."""
+        """Return the projection whose product is divided by a number; the bias stays."""
         return dataclasses.replace(
             self,
             kernel=self.kernel / divisor.astype(self.kernel.dtype),
@@ -68,6 +71,7 @@ class Kernel(nn.Module):
             module has FP8 state unless this is "off".
         lora_rank: The rank of a low-rank adapter (`rosetta.nn.lora`); 0 for none.
         lora_alpha: The numerator of the adapter's scale.
+        has_bias: Whether the module also has the parameter `bias`, float32 [outputs].
     """
 
     inputs: int
@@ -77,24 +81,34 @@ class Kernel(nn.Module):
     fp8: str = "off"
     lora_rank: int = 0
     lora_alpha: float = 0.0
+    has_bias: bool = False
 
     @nn.compact
     def __call__(self) -> Projection:
-        """Return the parameter, float32 [inputs, outputs], the FP8 state and the adapter."""
+        """Return the parameters, the FP8 state and the adapter."""
         kernel = sharded_parameters.declare_parameter(
             "kernel", self.init, (self.inputs, self.outputs), self.axes
         )
+        bias = None
+        if self.has_bias:
+            bias = param_with_axes(
+                "bias",
+                nn.initializers.zeros,
+                (self.outputs,),
+                jnp.float32,
+                axes=(self.axes[1],),
+            )
         state = fp8.get_state(self) if self.fp8 != "off" else None
         adapter = None
         if self.lora_rank:
             adapter = lora.declare_adapter(
                 self.inputs, self.outputs, self.axes, self.lora_rank, self.lora_alpha
             )
-        return Projection(kernel, state, self.name or "", self.fp8, self.axes, adapter)
+        return Projection(kernel, state, self.name or "", self.fp8, self.axes, adapter, bias)
 
 
 def apply_projections(x: Any, projections: Sequence[Projection], dtype: Any) -> tuple[Any, ...]:
-    """Multiply an input with one kernel or several.
+    """Multiply an input with one kernel or several, and add their biases.
 
     Several kernels are one GEMM (`rosetta.nn.fused_kernels`). Projections with FP8 state are
     multiplied in FP8, each with scales of its own. Adapters are multiplied in `dtype`.
@@ -112,11 +126,18 @@ def apply_projections(x: Any, projections: Sequence[Projection], dtype: Any) -> 
         x = jnp.asarray(x, dtype)
         outputs = _multiply_projections(x, projections, dtype)
         return tuple(
-            output + lora.apply_adapter(x, projection.adapter, dtype)
-            if projection.adapter
-            else output
+            _add_parts(output, x, projection, dtype)
             for output, projection in zip(outputs, projections, strict=True)
         )
+
+
+def _add_parts(output: Any, x: Any, projection: Projection, dtype: Any) -> Any:
+    """Add what the adapter and the bias of a projection give to its product."""
+    if projection.adapter:
+        output = output + lora.apply_adapter(x, projection.adapter, dtype)
+    if projection.bias is not None:
+        output = output + jnp.asarray(projection.bias, dtype)
+    return output
 
 
 def _multiply_projections(x: Any, projections: Sequence[Projection], dtype: Any) -> tuple[Any, ...]:

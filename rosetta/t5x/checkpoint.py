@@ -151,6 +151,8 @@ def check_array_shapes(
 ) -> None:
     """Check that a checkpoint has the arrays of the model, in their shapes.
 
+    Without the optimizer's state, the head of an encoder may be missing: it is new in finetuning.
+
     Args:
       checkpoint: a checkpoint_N.
       model: the shapes of the train state's arrays, by names 'target/...' or 'state/...'.
@@ -162,6 +164,13 @@ def check_array_shapes(
     """
     saved_shapes = checkpoint_arrays.read_shapes(checkpoint)
     has_adapters = any(map(lora.is_adapter, saved_shapes))
+    if not optimizer:
+        new_heads = [
+            name
+            for name in model
+            if name.startswith(checkpoint_manager.HEADS) and name not in saved_shapes
+        ]
+        model = {name: shape for name, shape in model.items() if name not in new_heads}
     for name in sorted(model, key=lambda name: (not name.startswith("target/"), name)):
         needed = name.startswith("target/") or (optimizer and name.startswith(_OPTIMIZER_PREFIX))
         saved = saved_shapes.get(name)

@@ -12,6 +12,7 @@ import functools
 import math
 import os
 import sys
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -48,6 +49,8 @@ _saving_managers: list[Manager] = []  # managers that save and are not closed ye
 phase_after_restore: str | None = None
 # The seed of the adapters that a checkpoint lacks (see rosetta.nn.lora).
 adapter_seed = 0
+# The parameters of an encoder's heads, which finetuning may begin with new values.
+HEADS = ("target/row_head/", "target/masked_head/")
 _T5xManager: Any = checkpoints.OrbaxCheckpointManagerInterface
 
 
@@ -230,6 +233,17 @@ class Manager(_T5xManager):
             new_state["flax_mutables"] = mutables
         if any(name.startswith("target/") and lora.is_adapter(name) for name in missing):
             new_state["target"] = self._make_adapters(state["target"])
+        if new_heads := [name for name in missing if name.startswith(HEADS)]:
+            _warn_on_first_process("the checkpoint lacks the model's head: it starts anew")
+            flat = {
+                name.removeprefix("target/"): self._make_head_array(name, state)
+                for name in new_heads
+                if not lora.is_adapter(name)
+            }
+            made = state_utils.merge_state(
+                new_state.get("target", {}), unflatten_dict(flat, sep="/")
+            )
+            new_state["target"] = made
         if any(name.startswith("state/param_states/") for name in missing):
             new_state["state"] = {"param_states": self._make_param_states()}
         return new_state
@@ -257,6 +271,23 @@ class Manager(_T5xManager):
             make_values, in_axis_resources=None, out_axis_resources=select(axes)
         )
         return unflatten_dict(make_partitioned(), sep="/")
+
+    def _make_head_array(self, name: str, state: Any) -> Any:
+        """Return initial values of an array of a head: normal with deviation 0.02, as in BERT.
+
+        Biases are 0, and the scales of norms are 1.
+
+        Args:
+          name: the name of the array in the train state.
+          state: the train state of the run, as a nested dict.
+        """
+        shape = flatten_dict(state, sep="/")[name].shape
+        if name.endswith("/scale"):
+            return jnp.ones(shape, jnp.float32)
+        if not name.endswith("/kernel"):
+            return jnp.zeros(shape, jnp.float32)
+        key = jax.random.key(zlib.crc32(name.encode()))
+        return 0.02 * jax.random.normal(key, shape, jnp.float32)
 
     def _make_param_states(self) -> Any:
         """Return the optimizer state before the first step, in the layout of the run.

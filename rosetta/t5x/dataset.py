@@ -24,13 +24,14 @@ from rosetta.data import (
     batch_log,
     data_recipe,
     data_spec,
+    labelled_records,
     pipeline,
     prefetch,
     seqio_features,
     vocabularies,
 )
 from rosetta.health import phases
-from rosetta.t5x import pretrained
+from rosetta.t5x import encoder_features, pretrained
 from rosetta.t5x.seqio_vocabulary import TokenizerJsonVocabulary
 
 if TYPE_CHECKING:
@@ -61,6 +62,13 @@ class _TaskDefinition:
     scored: bool = False
     mode_tokens: str = data_spec.MODE_TOKENS
     input_prefix: str = ""
+    labels: tuple[str, ...] = ()
+
+    def _count_targets(self, lengths: Mapping[str, int]) -> int:
+        """Return the length of the targets, which those of an encoder do not choose freely."""
+        if self.objective in data_spec.MASKED_OBJECTIVES:
+            return lengths["inputs"]
+        return 1 if self.objective in data_spec.LABEL_OBJECTIVES else lengths["targets"]
 
     def make_recipe(
         self,
@@ -79,7 +87,7 @@ class _TaskDefinition:
             vocab=self.vocab.name,
             extra_ids=self.vocab.extra_ids,
             inputs=lengths.get("inputs", 0) if self.objective != "lm" else 0,
-            targets=lengths["targets"],
+            targets=self._count_targets(lengths),
             seed=seed,
             split=split,
             pack=pack,
@@ -89,6 +97,7 @@ class _TaskDefinition:
             noise_density=self.noise_density,
             mode_tokens=self.mode_tokens,
             input_prefix=self.input_prefix,
+            labels=self.labels,
         )
 
 
@@ -172,6 +181,7 @@ def task(
     input_prefix: str = "",
     answered: bool = True,
     scored: bool = False,
+    labels: str | None = None,
     module: str | None = None,
 ) -> seqio.Task | seqio.Mixture:
     """Register a SeqIO task of the data, and return it.
@@ -197,6 +207,7 @@ def task(
       answered: whether to leave out records without a label or an answer. Inference makes a row of
         each record.
       scored: whether an evaluation also computes the loss of the expected answers.
+      labels: the names of the classes with commas, for classification.
       module: a Python file or a module that registers SeqIO's tasks, see rosetta.t5x.seqio_tasks.
 
     Raises:
@@ -221,6 +232,7 @@ def task(
         scored,
         mode_tokens,
         input_prefix,
+        labelled_records.split_labels(labels),
     )
     name = name or objective
     if name in seqio.TaskRegistry.names():
@@ -252,6 +264,8 @@ def task(
 def _find_feature_kind(converter: Any) -> str:
     """Return the kind of features that a feature converter of SeqIO makes."""
     cls = getattr(converter, "func", converter)
+    if issubclass(cls, encoder_features.LabelFeatureConverter):
+        return seqio_features.ENCODER
     if issubclass(cls, seqio.EncDecFeatureConverter):
         return seqio_features.ENCODER_DECODER
     if issubclass(cls, (seqio.DecoderFeatureConverter, seqio.LMFeatureConverter)):

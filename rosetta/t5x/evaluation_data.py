@@ -37,7 +37,7 @@ def register_task(name: str, definition: Any, vocabulary: seqio.Vocabulary) -> N
     feature = seqio.Feature(vocabulary=vocabulary, add_eos=True)
     sides = ("targets",) if definition.objective == "lm" else ("inputs", "targets")
     splits = [split for split in SPLITS if _find_split_data(definition, split) is not None]
-    if definition.objective in data_spec.PAIR_OBJECTIVES:
+    if _has_answers(definition.objective):
         source: Any = functools.partial(_read_records, definition=definition)
         preprocessors: list[Any] = [
             seqio.preprocessors.tokenize,
@@ -99,6 +99,12 @@ class TargetLoss(seqio.metrics.Metric):
         return {"loss": total / max(tokens, 1)}
 
 
+def _has_answers(objective: str) -> bool:
+    """Return whether an objective has records with answers in text, which a decoder writes."""
+    is_pair = objective in data_spec.PAIR_OBJECTIVES
+    return is_pair and objective not in data_spec.ENCODER_OBJECTIVES
+
+
 def _find_split_data(definition: Any, split: str) -> str | None:
     """Return the data that a split is read from; None if there is no such split."""
     if split == "train":
@@ -112,7 +118,7 @@ def _find_split_data(definition: Any, split: str) -> str | None:
 
 def _select_metrics(objective: str) -> list[Any]:
     """Return T5's metric functions of an objective."""
-    if objective not in data_spec.PAIR_OBJECTIVES:
+    if not _has_answers(objective):
         return []
     # Importing t5 registers configurables, which gin forbids after it has read its files.
     with gin.unlock_config():
@@ -123,7 +129,7 @@ def _select_metrics(objective: str) -> list[Any]:
 
 def _select_scores(definition: Any) -> list[Any]:
     """Return the metrics that are computed from the probabilities of the expected answers."""
-    has_answers = definition.objective in data_spec.PAIR_OBJECTIVES
+    has_answers = _has_answers(definition.objective)
     return [TargetLoss] if definition.scored and has_answers else []
 
 
@@ -245,7 +251,7 @@ def _read_rows(
 ) -> tf.data.Dataset:
     """Return each row of a split once, in the order of the data, without padding.
 
-    SeqIO calls this function as a preprocessor.
+    Those of an encoder have it. SeqIO calls this function as a preprocessor.
 
     Args:
       dataset: what _name_split returned.
@@ -269,7 +275,12 @@ def _read_rows(
         while count is None or number < count:
             rows = source.read_rows(np.array([number]))
             tokens = {"inputs": rows.inputs[0], "targets": rows.targets[0]}
-            yield {side: tokens[side][tokens[side] != 0] for side in sides}
+            # The places of an encoder's targets are those of its inputs.
+            is_encoder = definition.objective in data_spec.ENCODER_OBJECTIVES
+            yield {
+                side: tokens[side] if is_encoder else tokens[side][tokens[side] != 0]
+                for side in sides
+            }
             number += 1
 
     signature = {side: tf.TensorSpec((None,), tf.int32) for side in sides}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from flax.linen.partitioning import with_sharding_constraint
 
@@ -28,8 +29,10 @@ from rosetta.nn import (
     transformer_engine,
 )
 from rosetta.nn.dense import Kernel, apply_projections
+from rosetta.nn.layer_norm import LayerNorm
 from rosetta.nn.relative_position import RelativeBias
 from rosetta.nn.rms_norm import RMSNorm
+from rosetta.nn.rotary_positions import RotaryEmbedding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -170,6 +173,43 @@ def apply_dropout(config: T5Config, x: Any, keep_mask: Any, *, transposed: bool)
     return dropout.apply_mask(x, broadcast_mask, config.dropout_rate)
 
 
+def make_norm(config: T5Config, name: str) -> nn.Module:
+    """Return a norm of the network, as a module of the caller."""
+    norm_class: Any = RMSNorm if config.norm == "rms" else LayerNorm
+    norm: nn.Module = norm_class(config.dtype, epsilon=config.norm_epsilon, name=name)
+    return norm
+
+
+def activate(name: str, x: Any) -> Any:
+    """Apply an activation of the MLP, see T5Config.mlp_activations."""
+    if name == "linear":
+        return x
+    if name == "gelu_exact":
+        return nn.gelu(x, approximate=False)
+    return getattr(nn, name)(x)
+
+
+def rotate_positions(x: Any, *, transposed: bool) -> Any:
+    """Turn queries or keys by their positions: the rotary embedding.
+
+    Feature i of a head is turned together with feature i + head_dim / 2, as in LLaMA.
+    Source: Su et al. 2021, arXiv:2104.09864.
+
+    Args:
+      x: [batch, length, heads, head_dim], or with the length first.
+      transposed: whether the length comes first.
+    """
+    length, head_dim = x.shape[0 if transposed else 1], x.shape[-1]
+    frequencies = RotaryEmbedding().compute_frequencies(head_dim)
+    angles = np.arange(length)[:, None] * frequencies
+    shape = (length, 1, 1, head_dim // 2) if transposed else (length, 1, head_dim // 2)
+    cosine = jnp.asarray(np.cos(angles).reshape(shape), jnp.float32)
+    sine = jnp.asarray(np.sin(angles).reshape(shape), jnp.float32)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = [first * cosine - second * sine, second * cosine + first * sine]
+    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+
+
 class Attention(nn.Module):
     """Multi-head attention with T5's parameters `query`, `key`, `value` and `out`."""
 
@@ -196,6 +236,9 @@ class Attention(nn.Module):
           prefill_lengths: int32 [batch], if a prompt of these lengths is written into the cache.
         """
         query, key, value = self._project(queries, memory)
+        if self.config.positions == "rotary":
+            query = rotate_positions(query, transposed=self.transposed)
+            key = rotate_positions(key, transposed=self.transposed)
         if self.decode or prefill_lengths is not None:
             key, value, relative, visible = kv_cache.update_cache(
                 self, key, value, context.relative, prefill_lengths=prefill_lengths
@@ -352,7 +395,7 @@ class Mlp(nn.Module):
         else:
             projected = tuple(apply_projections(x, [kernel], config.dtype)[0] for kernel in kernels)
         activated = [
-            part if name == "linear" else getattr(nn, name)(part)
+            activate(name, part)
             for name, part in zip(config.mlp_activations, projected, strict=True)
         ]
         hidden = functools.reduce(operator.mul, activated)
@@ -382,6 +425,8 @@ class Mlp(nn.Module):
             problem = "dropout"
         elif config.lora is not None and any(map(config.lora.has_target, ("wi_0", "wi_1", "wo"))):
             problem = "LoRA adapters"
+        elif config.use_biases:
+            problem = "biases"
         else:
             hidden_shape = (*x.shape[:-1], config.mlp_dim)
             placement, problem = fp8_geglu.choose_placement(hidden_shape, axes)
@@ -409,10 +454,10 @@ def _make_kernel(
       names: the logical names of the kernel's two dimensions.
       init: the initializer of the kernel.
     """
-    lora = {}
+    options: dict[str, Any] = {"fp8": config.fp8, "has_bias": config.use_biases}
     if config.lora is not None and config.lora.has_target(name):
-        lora = {"lora_rank": config.lora.rank, "lora_alpha": config.lora.alpha}
-    return Kernel(inputs, outputs, names, init, fp8=config.fp8, **lora, name=name)()
+        options |= {"lora_rank": config.lora.rank, "lora_alpha": config.lora.alpha}
+    return Kernel(inputs, outputs, names, init, **options, name=name)()
 
 
 def _make_initializer(distribution: str) -> Any:
@@ -440,12 +485,16 @@ class EncoderLayer(nn.Module):
         }
         masks = draw_dropout_masks(self, inputs, widths)
         context = add_layer_bias(config, context, bidirectional=True)
-        x = RMSNorm(config.dtype, name="pre_attention_layer_norm")(inputs)
+        is_before = config.norm_order == "pre"
+        x = make_norm(config, "pre_attention_layer_norm")(inputs) if is_before else inputs
         x = Attention(config, self.transposed, name="attention")(x, x, context, masks["weights"])
         x = apply_dropout(config, x, masks["attention"], transposed=self.transposed) + inputs
-        y = RMSNorm(config.dtype, name="pre_mlp_layer_norm")(x)
+        if not is_before:
+            x = make_norm(config, "post_attention_layer_norm")(x)
+        y = make_norm(config, "pre_mlp_layer_norm")(x) if is_before else x
         y = Mlp(config, self.transposed, name="mlp")(y, masks["hidden"])
-        return apply_dropout(config, y, masks["mlp"], transposed=self.transposed) + x
+        y = apply_dropout(config, y, masks["mlp"], transposed=self.transposed) + x
+        return y if is_before else make_norm(config, "post_mlp_layer_norm")(y)
 
 
 class DecoderLayer(nn.Module):

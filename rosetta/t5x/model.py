@@ -1,4 +1,4 @@
-"""T5X's two kinds of model, for rosetta's networks. rosetta's gin files name the classes.
+"""T5X's two kinds of model, and one of an encoder alone. rosetta's gin files name the classes.
 
 They add to T5X's models: the FP8 state and the state of the loss scale, which T5X's train state
 holds as its mutable variables, and a loss that is computed over slices of the vocabulary.
@@ -58,8 +58,8 @@ def _find_segments(batch: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class _SharedModel(models.BaseTransformerModel):
-    """What both kinds of model share.
+class SharedModel(models.BaseTransformerModel):
+    """What all kinds of model share.
 
     The argument `flax_mutables` of the methods is what the train state holds: the FP8 state, the
     state of the loss scale, or nothing.
@@ -121,7 +121,7 @@ class _SharedModel(models.BaseTransformerModel):
         if self.config.loss_chunks:
             return bound._compute_chunked_loss(params, batch, dropout_rng)  # noqa: SLF001
         # T5X's method, called on the bound copy.
-        return super(_SharedModel, bound).loss_fn(params, batch, dropout_rng)
+        return super(SharedModel, bound).loss_fn(params, batch, dropout_rng)
 
     def eval_fn(self, params: Any, batch: Any, flax_mutables: Any = None) -> Any:
         """Return the loss and the metrics of a batch without dropout."""
@@ -137,7 +137,7 @@ class _SharedModel(models.BaseTransformerModel):
         self, params: Any, batch: Any, return_intermediates: bool = False, flax_mutables: Any = None
     ) -> Any:
         """Return T5X's scores of a batch's targets."""
-        return super(_SharedModel, self._bind_state(flax_mutables)).score_batch(
+        return super(SharedModel, self._bind_state(flax_mutables)).score_batch(
             params, batch, return_intermediates
         )
 
@@ -216,7 +216,7 @@ class _SharedModel(models.BaseTransformerModel):
         return bound._compute_logits(params, batch, dropout_rng)  # noqa: SLF001
 
 
-class EncoderDecoderModel(_SharedModel, models.EncoderDecoderModel):
+class EncoderDecoderModel(SharedModel, models.EncoderDecoderModel):
     """T5X's EncoderDecoderModel, for rosetta's Transformer."""
 
     def predict_batch_with_aux(
@@ -242,7 +242,7 @@ class EncoderDecoderModel(_SharedModel, models.EncoderDecoderModel):
         )
 
 
-class DecoderOnlyModel(_SharedModel, models.DecoderOnlyModel):
+class DecoderOnlyModel(SharedModel, models.DecoderOnlyModel):
     """T5X's DecoderOnlyModel, for rosetta's DecoderOnly."""
 
     def predict_batch_with_aux(

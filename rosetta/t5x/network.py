@@ -1,7 +1,7 @@
-"""The T5 networks: encoder and decoder, and a decoder alone.
+"""The networks: encoder and decoder, a decoder alone, and an encoder alone (T5's, or a BERT).
 
 The tree of parameters and the methods are those of T5X's own networks. The gin files name
-Transformer and DecoderOnly.
+Transformer, DecoderOnly and EncoderOnly.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
-from flax.linen.partitioning import with_sharding_constraint
+from flax.linen.partitioning import param_with_axes, with_sharding_constraint
 
+from rosetta.core.errors import TOO_BIG, UserError
 from rosetta.nn import logits, sharded_parameters
 from rosetta.nn.attention import Mask
-from rosetta.nn.dense import Kernel
+from rosetta.nn.dense import Kernel, apply_projections
 from rosetta.nn.embedding import Embedding
 from rosetta.nn.relative_position import RelativeBias
 from rosetta.nn.rms_norm import RMSNorm
@@ -23,12 +24,16 @@ from rosetta.t5x.layers import (
     AttentionContext,
     DecoderLayer,
     EncoderLayer,
+    activate,
     make_attention_context,
+    make_norm,
     name_activation_axes,
 )
 from rosetta.t5x.run.model_config import T5Config
 
-__all__ = ["DecoderOnly", "T5Config", "Transformer"]
+__all__ = ["DecoderOnly", "EncoderOnly", "T5Config", "Transformer"]
+
+_BERT_STDDEV = 0.02  # of BERT's embeddings
 
 
 def _embed_tokens(
@@ -63,8 +68,16 @@ def compute_logits_scale(config: T5Config) -> float:
 
     It is 1, or 1 / sqrt(emb_dim) if the embedding is the kernel. T5 initialises the embedding with
     variance 1, and a kernel of its own with variance 1 / emb_dim; the factor makes up for that.
+    BERT's embedding has small initial values, and needs no factor.
     """
-    return config.emb_dim**-0.5 if config.logits_via_embedding else 1.0
+    is_scaled = config.logits_via_embedding and config.norm == "rms"
+    return config.emb_dim**-0.5 if is_scaled else 1.0
+
+
+def _make_embedding(config: T5Config) -> Embedding:
+    """Return the embedding of the tokens, as a module of the caller."""
+    stddev = 1.0 if config.norm == "rms" else _BERT_STDDEV
+    return Embedding(config.vocab_size, config.emb_dim, config.dtype, stddev)
 
 
 def _make_self_attention_context(
@@ -90,9 +103,9 @@ def _make_self_attention_context(
     """
     relative = None
     layer_bias_length = None
-    if config.relative_bias == "layer":
+    if config.relative_bias == "layer" and config.positions == "relative":
         layer_bias_length = bias_length
-    else:
+    elif config.positions == "relative":
         relative = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(
             bias_length, bias_length, bidirectional=bidirectional
         )
@@ -108,21 +121,31 @@ def _make_self_attention_context(
 
 
 class Encoder(nn.Module):
-    """The encoder, with relative positions in both directions."""
+    """The encoder. Its positions are relative, in both directions, unless the config says else."""
 
     config: T5Config
     token_embedder: nn.Module
 
     @nn.compact
-    def __call__(self, tokens: Any, mask: Mask, *, deterministic: bool) -> Any:
-        """Return [batch, length, features] for int32 tokens [batch, length]."""
+    def __call__(
+        self, tokens: Any, mask: Mask, token_types: Any = None, *, deterministic: bool
+    ) -> Any:
+        """Return [batch, length, features] for int32 tokens, and types of tokens, [batch, length].
+
+        Types are read if the config has them.
+        """
         config = self.config
         transposed = config.transpose_batch_sequence
         length = tokens.shape[1]
         context = _make_self_attention_context(config, mask, length, length, bidirectional=True)
-        x = _embed_tokens(
-            config, self.token_embedder, tokens, deterministic=deterministic, transposed=transposed
-        )
+
+        def embed(inputs: Any) -> Any:
+            types = None if token_types is None else jnp.asarray(token_types)
+            return self._add_embeddings(
+                self.token_embedder(inputs), types.T if transposed and types is not None else types
+            )
+
+        x = _embed_tokens(config, embed, tokens, deterministic=deterministic, transposed=transposed)
         x = layer_stack.apply_layers(
             self,
             EncoderLayer,
@@ -133,9 +156,51 @@ class Encoder(nn.Module):
             deterministic=deterministic,
             transposed=transposed,
         )
-        x = RMSNorm(config.dtype, name="encoder_norm")(x)
-        x = nn.Dropout(rate=config.dropout_rate)(x, deterministic=deterministic)
+        if config.norm_order == "pre":
+            x = make_norm(config, "encoder_norm")(x)
+            x = nn.Dropout(rate=config.dropout_rate)(x, deterministic=deterministic)
         return jnp.swapaxes(x, 0, 1) if transposed else x
+
+    def _add_embeddings(self, x: Any, types: Any) -> Any:
+        """Add the vectors of positions and of types to those of tokens, as the config says.
+
+        Args:
+          x: the vectors of the tokens, in the layout of the activations.
+          types: int32 in the same layout, or None.
+        """
+        config = self.config
+        if config.positions == "absolute":
+            length = x.shape[0 if config.transpose_batch_sequence else 1]
+            table = Embedding(
+                config.max_positions,
+                config.emb_dim,
+                config.dtype,
+                _BERT_STDDEV,
+                ("abspos_buckets", "embed"),
+                name="position_embedder",
+            )
+            if length > config.max_positions:
+                raise UserError(
+                    f"a row has {length} tokens, and the network has {config.max_positions} "
+                    "positions",
+                    "ENC_SL",
+                    "shorten the rows, or set network.T5Config.max_positions",
+                    kind=TOO_BIG,
+                    value=length,
+                )
+            positions = table(jnp.arange(length))
+            x = x + (positions[:, None] if config.transpose_batch_sequence else positions[None])
+        if config.token_types:
+            embedder = Embedding(
+                config.token_types,
+                config.emb_dim,
+                config.dtype,
+                _BERT_STDDEV,
+                ("abspos_buckets", "embed"),
+                name="type_embedder",
+            )
+            x = x + embedder(jnp.zeros(x.shape[:2], jnp.int32) if types is None else types)
+        return make_norm(config, "embedding_norm")(x) if config.norm == "layer" else x
 
 
 def _run_decoder(
@@ -260,7 +325,8 @@ class Transformer(nn.Module):
     def setup(self) -> None:
         """Make the encoder, the decoder, and the embedding that both share."""
         config = self.config
-        self.token_embedder = Embedding(config.vocab_size, config.emb_dim, config.dtype)
+        config.check_has_decoder()
+        self.token_embedder = _make_embedding(config)
         self.encoder = Encoder(config, self.token_embedder)
         self.decoder = Decoder(config, self.token_embedder)
 
@@ -470,8 +536,119 @@ class DecoderOnly(nn.Module):
 
     def setup(self) -> None:
         """Make the decoder, under the name that T5X's network has for it."""
+        self.config.check_has_decoder()
         self.decoder = LanguageModel(self.config)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the logits; the arguments are those of LanguageModel."""
         return self.decoder(*args, **kwargs)
+
+
+class MaskedHead(nn.Module):
+    """Predict the tokens from the hidden vectors: a dense layer, a norm, and the embedding.
+
+    Attributes:
+      config: the network's configuration.
+      token_embedder: the embedding of the tokens, whose table is the kernel of the logits.
+    """
+
+    config: T5Config
+    token_embedder: nn.Module
+
+    @nn.compact
+    def __call__(self, hidden: Any) -> Any:
+        """Return float32 logits [..., vocabulary] of hidden vectors [..., features]."""
+        config = self.config
+        transformed = activate(
+            config.mlp_activations[0], _apply_dense(config, "dense", hidden, config.emb_dim)
+        )
+        transformed = make_norm(config, "norm")(transformed)
+        table: Any = self.token_embedder
+        bias = param_with_axes(
+            "logits_bias", nn.initializers.zeros, (config.vocab_size,), jnp.float32, axes=("vocab",)
+        )
+        return _compute_logits(config, transformed, table.table().T) + bias
+
+
+def _apply_dense(config: T5Config, name: str, x: Any, outputs: int) -> Any:
+    """Apply a dense layer of a head, a module of the caller with a kernel and a bias."""
+    init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
+    kernel = Kernel(
+        x.shape[-1], outputs, ("embed", "abspos_buckets"), init, has_bias=True, name=name
+    )
+    return apply_projections(x, [kernel()], config.dtype)[0]
+
+
+class RowHead(nn.Module):
+    """Predict something of a whole row from the hidden vector of its first token.
+
+    Attributes:
+      config: the network's configuration.
+      outputs: the numbers to predict.
+      output_name: the name of the last layer. That of pairs of texts is not the one of classes, so
+        that finetuning begins with a new layer.
+    """
+
+    config: T5Config
+    outputs: int
+    output_name: str = "output"
+
+    @nn.compact
+    def __call__(self, hidden: Any, *, deterministic: bool) -> Any:
+        """Return float32 [batch, outputs] for hidden vectors [batch, length, features]."""
+        config = self.config
+        pooled = jnp.tanh(_apply_dense(config, "pooler", hidden[:, 0], config.emb_dim))
+        pooled = nn.Dropout(rate=config.dropout_rate)(pooled, deterministic=deterministic)
+        outputs = _apply_dense(config, self.output_name, pooled, self.outputs)
+        return outputs.astype(jnp.float32)
+
+
+class EncoderOnly(nn.Module):
+    """An encoder and its head: a BERT, or the encoder of a T5.
+
+    Tokens are int32 [batch, length], where 0 is padding.
+    """
+
+    config: T5Config
+
+    def setup(self) -> None:
+        """Make the embedding, the encoder and the heads."""
+        config = self.config
+        self.token_embedder = _make_embedding(config)
+        self.encoder = Encoder(config, self.token_embedder)
+        if config.head == "mlm":
+            self.masked_head = MaskedHead(config, self.token_embedder)
+        if config.head == "mlm" and config.sentence_head:
+            self.row_head = RowHead(config, 2, "sentence_output")
+        if config.head in ("classification", "regression"):
+            self.row_head = RowHead(config, max(config.classes, 1))
+
+    def encode(self, tokens: Any, token_types: Any = None, enable_dropout: bool = True) -> Any:
+        """Return the hidden vectors, [batch, length, features]."""
+        not_padding = tokens > 0
+        mask = Mask(valid_queries=not_padding, valid_keys=not_padding)
+        return self.encoder(tokens, mask, token_types, deterministic=not enable_dropout)
+
+    def __call__(
+        self, tokens: Any, token_types: Any = None, *, enable_dropout: bool = True
+    ) -> tuple[Any, Any]:
+        """Return what the head predicts.
+
+        Args:
+          tokens: int32 [batch, length].
+          token_types: the number of each token's text in its row, int32 [batch, length]; None for
+            the first text.
+          enable_dropout: whether dropout is on.
+
+        Returns:
+          Of tokens, float32 logits [batch, length, vocabulary]; None unless the head is "mlm". Of
+          the row, float32 [batch, outputs]; None without such a head. Without any head, the hidden
+          vectors and None.
+        """
+        hidden = self.encode(tokens, token_types, enable_dropout)
+        if self.config.head == "none":
+            return hidden, None
+        logits = self.masked_head(hidden) if self.config.head == "mlm" else None
+        has_row_head = self.config.head != "mlm" or self.config.sentence_head
+        row = self.row_head(hidden, deterministic=not enable_dropout) if has_row_head else None
+        return logits, row

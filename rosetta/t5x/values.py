@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rosetta.data import vocabularies
+from rosetta.data import data_spec, labelled_records, vocabularies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,25 @@ def needs_answers(mode: str) -> bool:
       mode: T5X's mode of inference. Only "score" reads the answers: it computes their likelihood.
     """
     return mode == "score"
+
+
+def encoder_head(objective: str | None) -> str:
+    """Return the head of an encoder, see T5Config.head.
+
+    Args:
+      objective: the objective of the run; None for one that rosetta does not read the data of.
+    """
+    return objective if objective in data_spec.LABEL_OBJECTIVES else "mlm"
+
+
+def predicts_pairs(objective: str | None) -> bool:
+    """Return whether an objective also predicts how the two texts of a row belong together."""
+    return (objective or "").endswith(("_nsp", "_sop"))
+
+
+def count_classes(labels: str | None) -> int:
+    """Return the number of classes in LABELS; 0 if it is not set."""
+    return len(labelled_records.split_labels(labels))
 
 
 def padded_size(vocabulary: Any) -> int:

@@ -23,9 +23,20 @@ CHANGED_DATA = ("stop", "accept")
 # Models and tasks.
 PAIRS = "pairs"  # the user's own records, with the fields `inputs` and `targets`
 TEXT_TO_TEXT = "text_to_text"  # the objective of such records, and another name of that task
-FINETUNING_TASKS = ("mnli2", "squad1", PAIRS, TEXT_TO_TEXT)
+LABEL_TASKS = ("classification", "regression")  # of encoders
+FINETUNING_TASKS = ("mnli2", "squad1", PAIRS, TEXT_TO_TEXT, *LABEL_TASKS)
 SEQIO_PREFIX = "task:"  # before the name of a task that is registered with SeqIO
-PRETRAINING_OBJECTIVES = ("span_corruption", "prefix_lm", "ul2", TEXT_TO_TEXT)
+# Of encoders: the model predicts hidden tokens (BERT), or whole words, and with nsp or sop also how
+# the two texts of a row belong together.
+MASKED_OBJECTIVES = (
+    "mlm",
+    "mlm_nsp",
+    "mlm_sop",
+    "mlm_whole_word",
+    "mlm_whole_word_nsp",
+    "mlm_whole_word_sop",
+)
+PRETRAINING_OBJECTIVES = ("span_corruption", "prefix_lm", "ul2", TEXT_TO_TEXT, *MASKED_OBJECTIVES)
 OPTIMIZERS = ("adamw", "adamw_rms", "adafactor", "muon")
 LINEAR = "linear"
 T5X_SCHEDULES = (LINEAR, "cosine")
@@ -39,4 +50,5 @@ LEARNING_RATE_SCHEDULES = (
 )
 # The sizes and families that rosetta ships. The user's own tree of T5X may have more.
 T5_SIZES = ("tiny", "small", "base", "large", "xl", "xxl")
-T5_FAMILIES = ("t5_1_1", "t5_1_0", "mt5", "umt5", "byt5", "decoder_only")
+ENCODER_FAMILIES = ("bert", "t5_encoder")  # have no decoder
+T5_FAMILIES = ("t5_1_1", "t5_1_0", "mt5", "umt5", "byt5", "decoder_only", *ENCODER_FAMILIES)

@@ -50,9 +50,9 @@ T5X_SETTINGS = (
     Variable(
         "T5_FAMILY",
         Name("a family of models", "FAMILY", choices.T5_FAMILIES),
-        "Family of the model whose checkpoint is read.",
+        "Family of the model. bert and t5_encoder are encoders without a decoder.",
         Group.MODEL,
-        T5X_READING,
+        T5X,
         default="t5_1_1",
         example="mt5",
         page="reference/gin-files.md",
@@ -60,7 +60,8 @@ T5X_SETTINGS = (
     Variable(
         "FT_TASK",
         Name("a task", "TASK", (*choices.FINETUNING_TASKS, f"{choices.SEQIO_PREFIX}NAME")),
-        "Task to finetune on or to evaluate: MNLI, SQuAD, pairs of your own, or a task of SeqIO.",
+        "Task to finetune on or to evaluate: MNLI, SQuAD, pairs of your own, a task of SeqIO, or "
+        "for an encoder classification or regression.",
         Group.MODEL,
         (T5X_FINETUNE, *T5X_READING),
         default=Note("none (required)"),
@@ -71,9 +72,20 @@ T5X_SETTINGS = (
             "DATA=csv:train.csv EVAL_DATA=csv:test.csv. TEXT_FIELD names other fields. Their "
             "accuracy is the share of answers that equal the target. text_to_text is another name "
             "of pairs. task:NAME is the task or mixture that SeqIO knows by this name, with its "
-            "own data and metrics: one of T5, or one that TASK_MODULE registers."
+            "own data and metrics: one of T5, or one that TASK_MODULE registers. An encoder takes "
+            "classification, whose targets are in LABELS, or regression, whose targets are numbers."
         ),
         page="how-to/finetune-on-your-pairs.md",
+    ),
+    Variable(
+        "LABELS",
+        Text("the names of the classes, with commas", "NAME,NAME"),
+        "Classes of FT_TASK=classification, in the order of the model's outputs.",
+        Group.MODEL,
+        (T5X_FINETUNE, *T5X_READING),
+        default=Note("none"),
+        example="negative,positive",
+        page="how-to/train-bert-and-encoders.md",
     ),
     Variable(
         "TASK_MODULE",
@@ -91,11 +103,14 @@ T5X_SETTINGS = (
         "What the model learns from the text: to fill gaps, to continue a text, or to answer.",
         Group.MODEL,
         (T5X_PRETRAIN,),
-        default="span_corruption",
+        default=Note("span_corruption; encoders: mlm_whole_word"),
+        example="prefix_lm",
         details=(
             "ul2 is UL2's mixture of denoisers. It needs longer targets and more sentinels than "
             "span_corruption: for ENC_SL=512 set DEC_SL=512 and EXTRA_IDS=128. "
-            "With text_to_text, each record of DATA has a text `inputs` and a text `targets`. A "
+            "With text_to_text, each record of DATA has a text `inputs` and a text `targets`. "
+            "Encoders have mlm and mlm_whole_word, which hide tokens or whole words. _nsp and _sop "
+            "add the prediction of the next sentence or of the order of two texts. A "
             "run that resumes must have the objective that it began with."
         ),
         page="how-to/train-with-other-objectives.md",

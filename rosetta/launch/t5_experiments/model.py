@@ -14,7 +14,7 @@ from rosetta.core.errors import MISSING, UNKNOWN, UNSUPPORTED, UserError
 from rosetta.t5x.run import gin_files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from rosetta.convert.t5_config import Architecture
 
@@ -168,7 +168,7 @@ def make_network(architecture: Architecture) -> Network:
     values = dataclasses.asdict(architecture)
     dropout_rate = values.pop("dropout_rate")
     width = architecture.emb_dim
-    size = next((size for size, widest in _WIDTHS.items() if width <= widest), "xxl")
+    size = choose_size(width, (*_WIDTHS, "xxl"))
     lines = (
         "from rosetta.t5x import network",
         "network.T5Config:",
@@ -176,3 +176,8 @@ def make_network(architecture: Architecture) -> Network:
     )
     layers = f"{architecture.num_encoder_layers} + {architecture.num_decoder_layers} layers"
     return Network(size, lines, dropout_rate, f"network.T5Config: {layers}, {width} features")
+
+
+def choose_size(width: int, sizes: Sequence[str]) -> str:
+    """Return the first size whose preset fits the width of a model, or the last size."""
+    return next((size for size in sizes if width <= _WIDTHS.get(size, width)), sizes[-1])

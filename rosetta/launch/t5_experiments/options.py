@@ -1,6 +1,7 @@
 """The options of the scripts of t5-experiments: their names, types, and how words are read.
 
-The names and defaults are those of run_t5_pretraining.py and of TrainerArgs, in
+The names and defaults are those of run_t5_pretraining.py, of run_bert_pretraining.py and of
+TrainerArgs, in
 https://github.com/yurakuratov/t5-experiments/tree/2bdcc0bc7e8002c346ad01089d92d87d7b704e21
 """
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 PRETRAINING = "run_t5_pretraining"
 FINETUNING = "run_t5_finetuning"
 BERT = "run_bert_pretraining"
-SCRIPTS = (PRETRAINING, FINETUNING)
+T5_SCRIPTS = (PRETRAINING, FINETUNING)
+SCRIPTS = (*T5_SCRIPTS, BERT)
 _TEXT, _COUNT, _NUMBER, _SWITCH = "text", "count", "number", "switch"
 
 
@@ -40,7 +42,7 @@ class Option:
     scripts: tuple[str, ...] = SCRIPTS
 
 
-_ONLY_PRETRAINING, _ONLY_FINETUNING = (PRETRAINING,), (FINETUNING,)
+_ONLY_PRETRAINING, _ONLY_FINETUNING, _ONLY_BERT = (PRETRAINING,), (FINETUNING,), (BERT,)
 OPTIONS = (
     Option("data_path", _TEXT),
     Option("valid_data_path", _TEXT),
@@ -49,13 +51,22 @@ OPTIONS = (
     Option("base_model", _TEXT, "t5-base", _ONLY_PRETRAINING),
     Option("model_cfg", _TEXT),
     Option("from_pretrained", _TEXT, None, _ONLY_FINETUNING),
-    Option("model_cls", _TEXT, "transformers:T5ForConditionalGeneration"),
+    Option("model_cls", _TEXT, "transformers:T5ForConditionalGeneration", T5_SCRIPTS),
+    Option("model_cls", _TEXT, "transformers:BertForPreTraining", _ONLY_BERT),
     Option("model_type", _TEXT, "encoder-decoder", _ONLY_FINETUNING),
     Option("task", _TEXT, "span_corruption", _ONLY_PRETRAINING),
-    Option("vocab", _TEXT),
-    Option("tokenizer", _TEXT, None, _ONLY_FINETUNING),
+    Option("vocab", _TEXT, None, T5_SCRIPTS),
+    Option("tokenizer", _TEXT, None, (FINETUNING, BERT)),
     Option("input_seq_len", _COUNT, 128),
-    Option("target_seq_len", _COUNT, 128),
+    Option("target_seq_len", _COUNT, 128, T5_SCRIPTS),
+    Option("mlm_prob", _NUMBER, 0.15, _ONLY_BERT),
+    Option("use_nsp", _COUNT, 1, _ONLY_BERT),
+    Option("short_seq_prob", _NUMBER, 0.1, _ONLY_BERT),
+    Option("data_impl", _TEXT, "mmap", _ONLY_BERT),
+    Option("data_name", _TEXT, None, _ONLY_BERT),
+    Option("data_n_epochs", _COUNT, None, _ONLY_BERT),
+    Option("data_n_samples", _COUNT, None, _ONLY_BERT),
+    Option("data_skip_warmup", _SWITCH, False, _ONLY_BERT),
     Option("batch_size", _COUNT, 1),
     Option("gradient_accumulation_steps", _COUNT, 1),
     Option("iters", _COUNT, 1),
@@ -80,8 +91,8 @@ OPTIONS = (
     Option("reset_iteration", _SWITCH, default=False),
     Option("use_generate_on_valid", _SWITCH, False, _ONLY_FINETUNING),
     Option("input_prefix", _TEXT, "", _ONLY_FINETUNING),
-    Option("seed", _COUNT, None, _ONLY_FINETUNING),
-    Option("data_n_workers", _COUNT, None, _ONLY_FINETUNING),
+    Option("seed", _COUNT, None, (FINETUNING, BERT)),
+    Option("data_n_workers", _COUNT, None, (FINETUNING, BERT)),
 )
 _NO_PLATEAU = "choose a --lr_scheduler, such as linear or cosine"
 _NO_LOSS_SCALE = "leave it out: bfloat16 needs no scaling of the loss"
@@ -120,7 +131,7 @@ def parse_options(script: str, words: Sequence[str]) -> dict[str, Any]:
     An option may be shortened, as argparse allows.
 
     Args:
-        script: PRETRAINING or FINETUNING.
+        script: One of SCRIPTS.
         words: The words of the command line.
 
     Raises:
@@ -151,6 +162,10 @@ def parse_options(script: str, words: Sequence[str]) -> dict[str, Any]:
             )
         if not equals and remaining and not remaining[0].startswith("--"):
             text, equals = remaining.pop(0), "="
+        while option.name == "data_path" and script == BERT and remaining:
+            if remaining[0].startswith("--"):
+                break
+            text += f",{remaining.pop(0)}"  # several paths, which are read as one
         is_bare_switch = option.type == _SWITCH and not equals
         given[option.name] = True if is_bare_switch else _parse_value(option, text)
     return given

@@ -1,4 +1,6 @@
-"""The programs run_t5_pretraining.py and run_t5_finetuning.py, and horovodrun in front of them."""
+"""The programs run_t5_pretraining.py, run_t5_finetuning.py and run_bert_pretraining.py, and
+horovodrun in front of them.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +30,7 @@ _WIDTH = 52  # of the table's first column, if no option is longer
 _TRAINING_SCRIPTS = {
     options.PRETRAINING: (readers.SINGLE_NODE_PRETRAIN, readers.T5X_PRETRAIN),
     options.FINETUNING: (readers.SINGLE_NODE_FINETUNE, readers.T5X_FINETUNE),
+    options.BERT: (readers.SINGLE_NODE_PRETRAIN, readers.T5X_PRETRAIN),
 }
 _SUMMARIES = {
     options.PRETRAINING: "Pretrain a T5 with the options of t5-experiments.",
@@ -35,6 +38,7 @@ _SUMMARIES = {
         "Finetune a T5 on JSON lines with `inputs` and `targets`, with the options of "
         "t5-experiments."
     ),
+    options.BERT: "Pretrain a BERT with the options of t5-experiments.",
 }
 # Options of horovodrun that choose how PyTorch's processes talk to each other. One process drives
 # all GPUs here.
@@ -73,14 +77,6 @@ def _name_program(name: str) -> str:
 
 def _run_script(script: str, script_tree: str, words: Sequence[str]) -> int:
     """Show the help, print what would run, or run it."""
-    if script == options.BERT:
-        raise UserError(
-            "BERT is not supported yet",
-            script,
-            "T5 is: run_t5_pretraining.py",
-            kind=UNSUPPORTED,
-            value=script,
-        )
     if not set(scripts.HELP_OPTIONS).isdisjoint(words):
         exit_status.print_result(format_help(script))
         return exit_status.SUCCESS
@@ -201,7 +197,7 @@ def _run_horovodrun(script_tree: str, words: Sequence[str]) -> int:
     while command and os.path.basename(command[0]) in _PYTHONS:
         command = command[1:]
     script = Path(command[0]).stem if command else ""
-    if script not in (*options.SCRIPTS, options.BERT):
+    if script not in options.SCRIPTS:
         what = f"{command[0]!r} is not a script of t5-experiments" if command else "no command"
         names = " or ".join(f"{name}.py" for name in options.SCRIPTS)
         raise UserError(

@@ -15,7 +15,7 @@ from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UNSUPPORTED
 from rosetta.core.value_parsing import parse_path
 from rosetta.core.variables import choices
 from rosetta.launch import hub_inputs
-from rosetta.launch.t5_experiments import model, options, schedule
+from rosetta.launch.t5_experiments import bert, model, options, schedule
 from rosetta.t5x.run import checkpoint_record, gin_files
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ _NO_EFFECT = "off"  # of an option whose value is false or 0
 _SAVED_MODEL = re.compile(r"model_(\d+)\.pth")
 _GIN_HEAD = """\
 from __gin__ import dynamic_registration
+from rosetta.t5x import dataset
 from rosetta.t5x import optimizer
 from t5x import adafactor
 from t5x import utils
@@ -61,7 +62,7 @@ class _Translator:
     """Translate the options of one command line.
 
     Attributes:
-        script: options.PRETRAINING or options.FINETUNING.
+        script: One of options.SCRIPTS.
         given: The options of the command line.
         values: The values of all options.
         environment: The variables, which count where no option is given.
@@ -94,13 +95,17 @@ class _Translator:
         """Set the data, the vocabulary and the lengths."""
         for option, name in (("data_path", "DATA"), ("valid_data_path", "EVAL_DATA")):
             if self.values[option]:
-                spec = _describe_data(f"--{option}", self.values[option])
+                describe = bert.describe_data if self.script == options.BERT else _describe_data
+                spec = describe(f"--{option}", self.values[option])
                 self.set_variable(option, name, spec)
         if "DATA" not in self.variables:
             raise UserError(
                 "is not set", "--data_path", "name the folder of the .jsonl files", kind=MISSING
             )
         self.set_variable("input_seq_len", "ENC_SL", self.values["input_seq_len"])
+        if self.script == options.BERT:
+            self._choose_masking()
+            return
         self.set_variable("target_seq_len", "DEC_SL", self.values["target_seq_len"])
         if self.script == options.PRETRAINING:
             task = self.values["task"]
@@ -118,8 +123,34 @@ class _Translator:
             if self.values["input_prefix"]:
                 self.set_variable("input_prefix", "INPUT_PREFIX", self.values["input_prefix"])
 
+    def _choose_masking(self) -> None:
+        """Set the objective of a BERT, and the share of hidden tokens."""
+        has_pairs = self.values["use_nsp"] > 0
+        self.set_variable("use_nsp", "OBJECTIVE", bert.choose_objective(pairs=has_pairs))
+        if has_pairs and "OBJECTIVE" in self.variables:
+            self.rows["use_nsp"] += " (the two texts are swapped or not, as Megatron's BERT has it)"
+        self.bindings["dataset.task.noise_density"] = self.values["mlm_prob"]
+        share = self.values["mlm_prob"]
+        self.rows["mlm_prob"] = f"dataset.task.noise_density = {share}, of whole words"
+        self.rows["short_seq_prob"] = "no row is short: each is filled with text"
+        self.rows["data_impl"] = "the files are mapped"
+        for option in ("data_name", "data_n_epochs", "data_n_samples", "data_skip_warmup"):
+            self.rows[option] = "not needed: no samples are made before the run"
+
     def translate_vocabulary(self) -> None:
         """Set the vocabulary, with the sentinels that t5-experiments adds."""
+        if self.script == options.BERT:
+            if self.values["tokenizer"]:
+                name = bert.name_tokenizer(self.values["tokenizer"])
+                self.set_variable("tokenizer", "VOCAB", name)
+            elif not self.environment.get("VOCAB"):
+                raise UserError(
+                    "is not set",
+                    "--tokenizer",
+                    "name a tokenizer.json, or a model of Hugging Face",
+                    kind=MISSING,
+                )
+            return
         file = self.values["vocab"]
         self.rows["tokenizer"] = "not needed: --vocab has the vocabulary"
         if not file and self.environment.get("VOCAB") and "tokenizer" not in self.given:
@@ -145,6 +176,19 @@ class _Translator:
 
     def translate_model(self) -> None:
         """Set the network, or the weights that finetuning starts from."""
+        if self.script == options.BERT:
+            bert.check_model_class(self.values["model_cls"])
+            self.rows["model_cls"] = "the network of rosetta.t5x"
+            if not self.values["model_cfg"]:
+                raise UserError("is not set", "--model_cfg", "give --model_cfg FILE", kind=MISSING)
+            network = bert.read_network(
+                Path(os.path.expanduser(self.values["model_cfg"])), "--model_cfg"
+            )
+            self.rows["model_cfg"] = network.description
+            self._take_network(network)
+            self.variables["T5_FAMILY"] = bert.FAMILY
+            self.bindings |= {"SCALE_ATTN_LOGITS": True, "Z_LOSS": 0.0}
+            return
         model.check_model_class(self.values["model_cls"])
         self.rows["model_cls"] = "the network of rosetta.t5x"
         if self.script == options.PRETRAINING:
@@ -381,7 +425,7 @@ class _Translator:
     def translate_length(self) -> None:
         """Set the length of the run, and how often it logs, evaluates and saves."""
         values = self.values
-        steps_name = "TRAIN_STEPS" if self.script == options.PRETRAINING else "FT_STEPS"
+        steps_name = "FT_STEPS" if self.script == options.FINETUNING else "TRAIN_STEPS"
         self.set_variable("iters", steps_name, values["iters"])
         valid_interval = values["valid_interval"]
         if valid_interval is None and values["valid_data_path"]:
@@ -422,7 +466,7 @@ def translate(script: str, given: dict[str, Any], environment: Mapping[str, str]
     """Return the run that options stand for. Relative paths count from the current folder.
 
     Args:
-        script: options.PRETRAINING or options.FINETUNING.
+        script: One of options.SCRIPTS.
         given: The options of the command line.
         environment: The variables, which count where no option is given.
 
@@ -433,7 +477,7 @@ def translate(script: str, given: dict[str, Any], environment: Mapping[str, str]
     values = translator.values
     translator.translate_length()
     translator.translate_data()
-    if script == options.PRETRAINING:
+    if script != options.FINETUNING:
         translator.translate_model()
         translator.translate_start()
     else:  # The checkpoint says which network it has.

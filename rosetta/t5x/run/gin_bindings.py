@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import MISSING, UserError
-from rosetta.t5x.run import settings
+from rosetta.core.errors import CONFLICT, MISSING, UserError
+from rosetta.t5x.run import network_fields, settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +48,8 @@ def make_length_bindings(
     if not lengths:
         return {}
     file_lengths = configuration.value("TASK_FEATURE_LENGTHS")
+    if network_fields.find_network(configuration) == network_fields.ENCODER_ONLY:
+        return _make_encoder_lengths(lengths, file_lengths)
     if isinstance(file_lengths, dict):
         return {"TASK_FEATURE_LENGTHS": {**file_lengths, **lengths}}
     for name, feature in settings.LENGTH_VARIABLES.items():
@@ -59,3 +61,22 @@ def make_length_bindings(
                 kind=MISSING,
             )
     return {"TASK_FEATURE_LENGTHS": dict(lengths)}
+
+
+def _make_encoder_lengths(lengths: Mapping[str, int], file_lengths: object) -> dict[str, object]:
+    """Return the binding for the length of an encoder's rows. Its targets follow from them.
+
+    Raises:
+      UserError: a length of targets is set.
+    """
+    if "targets" in lengths:
+        raise UserError(
+            "the targets of an encoder are as long as its inputs, or one label",
+            f"DEC_SL={lengths['targets']}",
+            "leave it out, and set ENC_SL",
+            kind=CONFLICT,
+            value=lengths["targets"],
+        )
+    is_label = isinstance(file_lengths, dict) and file_lengths.get("targets") == 1
+    targets = 1 if is_label else lengths["inputs"]
+    return {"TASK_FEATURE_LENGTHS": {**lengths, "targets": targets}}

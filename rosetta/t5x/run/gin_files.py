@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import MISSING, UNKNOWN, UserError
+from rosetta.core.errors import CONFLICT, MISSING, UNKNOWN, UserError
 from rosetta.core.variables import choices
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]  # the names of rosetta's gin files are relative to this folder
 GIN_FOLDER = "rosetta/t5x/gin"
+DEFAULT_FAMILY = "t5_1_1"  # of NVIDIA's scripts
 EXAMPLE_FOLDER = "t5x/contrib/gpu/t5/t5_1_1/examples"
 
 
@@ -72,27 +73,55 @@ def find_example_file(root: Path, size: str, suffix: str) -> str:
     return name
 
 
-def select_script_files(root: Path, size: str, task: str) -> list[Path]:
+def select_script_files(
+    root: Path, size: str, task: str, family: str = DEFAULT_FAMILY
+) -> list[Path]:
     """Return the gin files of a run of the scripts.
 
     Args:
       root: the tree of T5X, which has the gin files of NVIDIA's scripts.
       size: the model's size, for example small.
       task: the task of finetuning (FT_TASK); empty in pretraining.
+      family: the model's family.
 
     Raises:
-      UserError: there is no such size.
+      UserError: there is no such size or family, or the family does not fit the task.
     """
-    if task == choices.PAIRS or task.startswith(choices.SEQIO_PREFIX):
-        # NVIDIA's scripts had no such tasks, so the tree has no files for them.
-        names = (
-            find_model_file("t5_1_1", size, "T5_SIZE"),
-            f"{GIN_FOLDER}/runs/finetune_{get_task_file_name(task)}.gin",
-        )
+    _check_task_of_family(task, family)
+    is_own_task = task in (choices.PAIRS, *choices.LABEL_TASKS)
+    if is_own_task or task.startswith(choices.SEQIO_PREFIX) or family != DEFAULT_FAMILY:
+        # NVIDIA's scripts had no such tasks and families, so the tree has no files for them.
+        run = f"finetune_{get_task_file_name(task)}" if task else "pretrain_pile"
+        if not task and family in choices.ENCODER_FAMILIES:
+            run = "pretrain_encoder"
+        where = "T5_SIZE" if family == DEFAULT_FAMILY else "T5_FAMILY, T5_SIZE"
+        names = (find_model_file(family, size, where), f"{GIN_FOLDER}/runs/{run}.gin")
         return [ROOT / name for name in names]
     return [
         root / find_example_file(root, size, f"{task}_finetune_adam" if task else "pile_pretrain")
     ]
+
+
+def _check_task_of_family(task: str, family: str) -> None:
+    """Check that a model has the outputs that a task of finetuning asks for.
+
+    Raises:
+      UserError: an encoder would have to write an answer, or another model to give a label.
+    """
+    is_encoder = family in choices.ENCODER_FAMILIES
+    if not task or is_encoder == (task in choices.LABEL_TASKS):
+        return
+    fitting = [name for name in choices.FINETUNING_TASKS if name not in choices.LABEL_TASKS]
+    remedy = f"choose one of: {', '.join(choices.LABEL_TASKS if is_encoder else fitting)}"
+    if not is_encoder:
+        remedy += f"; or an encoder: T5_FAMILY={' or '.join(choices.ENCODER_FAMILIES)}"
+    raise UserError(
+        f"a model of the family {family} does not do this task",
+        f"FT_TASK={task}",
+        remedy,
+        kind=CONFLICT,
+        value=task,
+    )
 
 
 def get_task_file_name(task: str) -> str:

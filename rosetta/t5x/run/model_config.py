@@ -6,7 +6,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
-from rosetta.core.errors import CONFLICT, INVALID, UNKNOWN, UserError
+from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
 from rosetta.core.variables import choices
 
 RELATIVE_BIASES = ("stack", "layer")
@@ -23,7 +23,22 @@ ACTIVATIONS = (
     "softplus",
     "elu",
     "leaky_relu",
+    "gelu_exact",
 )
+NORMS = ("rms", "layer")
+NORM_ORDERS = ("pre", "post")
+POSITIONS = ("relative", "absolute", "rotary", "none")
+HEADS = ("none", "mlm", "classification", "regression")
+# The fields that only a network without a decoder reads, and T5's values of them.
+ENCODER_FIELDS = {
+    "use_biases": False,
+    "norm": "rms",
+    "norm_order": "pre",
+    "positions": "relative",
+    "token_types": 0,
+    "head": "none",
+    "sentence_head": False,
+}
 MINIMUMS = {
     "vocab_size": 1,
     "emb_dim": 1,
@@ -31,8 +46,11 @@ MINIMUMS = {
     "head_dim": 1,
     "mlp_dim": 1,
     "num_encoder_layers": 0,
-    "num_decoder_layers": 1,
+    "num_decoder_layers": 0,
     "loss_chunks": 0,
+    "max_positions": 1,
+    "token_types": 0,
+    "classes": 0,
 }
 
 
@@ -129,7 +147,7 @@ class T5Config:
       head_dim: the features of a head.
       mlp_dim: the hidden features of the MLP.
       mlp_activations: names of flax.linen: one for T5 1.0, two for the gated units of T5 1.1.
-        "linear" is the identity.
+        "linear" is the identity, and "gelu_exact" the GELU that is not approximated, as in BERT.
       dropout_rate: the dropout after the embedding and each block, of attention weights and in the
         MLP.
       logits_via_embedding: compute logits with the embedding's table (T5 1.0), not with a separate
@@ -140,6 +158,18 @@ class T5Config:
       relative_bias: who owns a bias of relative positions: each "stack" of layers (T5, mT5, byT5),
         or each "layer" of a stack (umT5).
       lora: the low-rank adapters beside the kernels; None for none.
+      use_biases: whether projections have biases, as in BERT. This field and those up to `classes`
+        are read by EncoderOnly alone.
+      norm: T5's "rms", or BERT's "layer" norm with a mean and a bias.
+      norm_order: whether the norm comes before each block ("pre"), or after its residual ("post").
+      norm_epsilon: what a norm adds to the variance.
+      positions: T5's "relative" bias, an "absolute" table, "rotary" embeddings, or "none".
+      max_positions: the rows of the table of absolute positions.
+      token_types: the kinds of texts in a row that have vectors of their own; 0 for none.
+      head: what is computed from the hidden vectors: "mlm" predicts the tokens, "classification" a
+        class and "regression" a number of the row; "none" returns the vectors.
+      sentence_head: whether "mlm" also predicts how the two texts of a row belong together.
+      classes: the number of classes.
       fp8: "off", or who computes the projections in FP8: "xla" or "te" (Transformer Engine).
       fuse_qkv: use one matrix product for queries, keys and values, and for keys and values of the
         attention to the encoder.
@@ -174,6 +204,16 @@ class T5Config:
     scale_attn_logits: bool = False
     relative_bias: str = "stack"
     lora: Lora | None = None
+    use_biases: bool = False
+    norm: str = "rms"
+    norm_order: str = "pre"
+    norm_epsilon: float = 1e-6
+    positions: str = "relative"
+    max_positions: int = 512
+    token_types: int = 0
+    head: str = "none"
+    sentence_head: bool = False
+    classes: int = 0
     fp8: str = "off"
     fuse_qkv: bool = False
     fuse_mlp: bool | None = None
@@ -194,6 +234,10 @@ class T5Config:
         self._normalize()
         for name, valid in (
             ("relative_bias", RELATIVE_BIASES),
+            ("norm", NORMS),
+            ("norm_order", NORM_ORDERS),
+            ("positions", POSITIONS),
+            ("head", HEADS),
             ("fp8", FP8_MODES),
             ("attention", choices.ATTENTION),
             ("remat", choices.REMAT),
@@ -213,6 +257,7 @@ class T5Config:
             if not is_whole_number(value, minimum):
                 remedy = f"give a whole number of at least {minimum}"
                 raise _make_field_error(name, value, remedy)
+        self._check_head()
         if self.loss_chunks > self.vocab_size:
             remedy = f"give 0 for none, or at most the vocabulary's {self.vocab_size}"
             raise _make_field_error("loss_chunks", self.loss_chunks, remedy)
@@ -223,6 +268,34 @@ class T5Config:
                 "set scan_layers to False, or fp8 and attention to other values than te",
                 kind=CONFLICT,
             )
+
+    def _check_head(self) -> None:
+        """Raise UserError if the head of an encoder cannot be computed."""
+        if self.head == "classification" and self.classes < 2:
+            raise UserError(
+                "the classes are not set",
+                "LABELS",
+                "name them in their order, as in LABELS=negative,positive",
+                kind=MISSING,
+            )
+        if self.head != "none" and self.loss_chunks:
+            remedy = "set it to 0: an encoder's loss is computed in one pass"
+            raise _make_field_error("loss_chunks", self.loss_chunks, remedy)
+
+    def check_has_decoder(self) -> None:
+        """Check that no field is set that only a network without a decoder reads.
+
+        Raises:
+          UserError: such a field has another value than T5's, or there is no decoder.
+        """
+        if not self.num_decoder_layers:
+            raise _make_field_error(
+                "num_decoder_layers", 0, "give a number of layers of at least 1"
+            )
+        for name, value in ENCODER_FIELDS.items():
+            if getattr(self, name) != value:
+                remedy = f"set it to {value!r}, or choose a network without a decoder"
+                raise _make_field_error(name, getattr(self, name), remedy)
 
     def _normalize(self) -> None:
         """Store the activations as a tuple, and the type as its name."""

@@ -12,8 +12,13 @@ if TYPE_CHECKING:
 
 T5_CONFIG = "rosetta.t5x.network.T5Config"
 DECODER_ONLY = "rosetta.t5x.network.DecoderOnly"
-_NETWORKS = ("rosetta.t5x.network.Transformer", DECODER_ONLY)
-_MODELS = ("rosetta.t5x.model.EncoderDecoderModel", "rosetta.t5x.model.DecoderOnlyModel")
+ENCODER_ONLY = "rosetta.t5x.network.EncoderOnly"
+_NETWORKS = ("rosetta.t5x.network.Transformer", DECODER_ONLY, ENCODER_ONLY)
+_MODELS = (
+    "rosetta.t5x.model.EncoderDecoderModel",
+    "rosetta.t5x.model.DecoderOnlyModel",
+    "rosetta.t5x.encoder_model.EncoderModel",
+)
 
 
 def find_model(configuration: Configuration) -> str | None:

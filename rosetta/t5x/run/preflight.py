@@ -15,9 +15,9 @@ from rosetta.core import path_checks, run_folders, value_parsing
 from rosetta.core.errors import CONFLICT, DIFFERS, INVALID, MISSING, UNKNOWN, UserError
 from rosetta.core.not_known import NOT_KNOWN
 from rosetta.core.value_parsing import is_address, parse_path
-from rosetta.core.variables import setting_values
+from rosetta.core.variables import choices, setting_values
 from rosetta.data import data_checks, glue_records
-from rosetta.data.data_spec import PAIR_OBJECTIVES
+from rosetta.data.data_spec import ENCODER_OBJECTIVES, PAIR_OBJECTIVES
 from rosetta.t5x.run import (
     checkpoint_record,
     evaluation_history,
@@ -328,6 +328,7 @@ def check_data(
     task = _read_data(configuration, trains=trains)
     if task is None:
         return
+    _check_objective_of_network(configuration, task.objective)
     root = find_dataset_folder(environment)
     if (
         task.source == "tfds:the_pile"
@@ -373,6 +374,34 @@ def check_data(
             del os.environ["TFDS_DATA_DIR"]
         else:
             os.environ["TFDS_DATA_DIR"] = root_before
+
+
+def _check_objective_of_network(configuration: Configuration, objective: str) -> None:
+    """Check that an encoder has an objective of encoders, and another network has none.
+
+    Raises:
+      UserError: the objective does not fit the network, or rows of an encoder would be packed.
+    """
+    network = network_fields.find_network(configuration)
+    is_encoder = network == network_fields.ENCODER_ONLY
+    if network is not None and is_encoder != (objective in ENCODER_OBJECTIVES):
+        remedy = f"choose one of: {', '.join(choices.MASKED_OBJECTIVES)}"
+        if not is_encoder:
+            remedy = "leave it out, or train an encoder: T5_FAMILY=bert or t5_encoder"
+        raise UserError(
+            "this network does not have this objective",
+            f"OBJECTIVE={objective}",
+            remedy,
+            kind=CONFLICT,
+            value=objective,
+        )
+    if is_encoder and configuration.value(f"train/{_DATA_SET}.pack") is True:
+        raise UserError(
+            "the rows of an encoder are not packed",
+            "PACK=1",
+            "leave it out",
+            kind=CONFLICT,
+        )
 
 
 def check_resumed_data(checkpoint: str, start: str, configuration: Configuration) -> None:

@@ -86,7 +86,7 @@ def type_line(place: Place, line: str, **settings: str) -> Ran:
         argv = [str(place.tree), *words]
         return place.call(lambda: program.main_of_horovodrun(argv), DATA="", **settings)
     argv = [Path(name).stem, str(place.tree), *words]
-    return place.call(lambda: program.main(argv), DATA="", VOCAB="", **settings)
+    return place.call(lambda: program.main(argv), **{"DATA": "", "VOCAB": "", **settings})
 
 
 def read_document(place: Place, line: str, **settings: str) -> dict[str, Any]:
@@ -420,11 +420,89 @@ def test_finetuning(place: Place) -> None:
         assert (ran.rc, ran.error.where.split()[0]) == (2, where)
 
 
-def test_bert_says_that_it_is_not_here(place: Place) -> None:
-    ran = type_line(place, "run_bert_pretraining.py --batch_size 8")
-    assert (ran.rc, ran.error.kind) == (2, errors.UNSUPPORTED)
-    ran = type_line(place, "horovodrun -np 2 python run_bert_pretraining.py --batch_size 8")
-    assert (ran.rc, ran.error.kind) == (2, errors.UNSUPPORTED)
+BERT_CONFIG: dict[str, Any] = {
+    "architectures": ["BertForMaskedLM"],
+    "attention_probs_dropout_prob": 0.1,
+    "gradient_checkpointing": False,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 64,
+    "initializer_range": 0.02,
+    "intermediate_size": 128,
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": 512,
+    "model_type": "bert",
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "pad_token_id": 3,
+    "transformers_version": "4.6.0.dev0",
+    "type_vocab_size": 2,
+    "use_cache": True,
+    "vocab_size": 32000,
+}
+BERT = (
+    "run_bert_pretraining.py --data_path shards/0.jsonl --model_path run --lr 1e-3 --iters 9 "
+    "--model_cfg bert.json"
+)
+
+
+def type_bert(place: Place, words: str = "", vocab: str = "byte", **changes: Any) -> Ran:
+    (place.work / "bert.json").write_text(json.dumps({**BERT_CONFIG, **changes}))
+    return type_line(place, f"{BERT}{words}", VOCAB=vocab)
+
+
+def test_the_run_of_a_bert(place: Place) -> None:
+    ran = type_bert(place, " --input_seq_len 64 --mlm_prob 0.2 --seed 3 --dry-run")
+    assert ran.rc == 0, ran.err
+    variables = json.loads(ran.out)["variables"]
+    assert variables["T5_FAMILY"] == "bert"
+    assert variables["OBJECTIVE"] == "mlm_whole_word_sop"
+    assert variables["ENC_SL"] == "64"
+    assert "DEC_SL" not in variables
+    gin = json.loads(ran.out)["gin"]
+    for line in (
+        "dataset.task.noise_density = 0.2",
+        "RANDOM_SEED = 3",
+        "  norm_order = 'post'",
+        "  positions = 'absolute'",
+        "  mlp_activations = ('gelu_exact',)",
+        "SCALE_ATTN_LOGITS = True",
+    ):
+        assert line in gin
+    ran = type_bert(
+        place, " --use_nsp 0 --dry-run", pre_layer_norm=True, last_layer_norm=True,
+        position_embedding_type="rotary", rotary_base=10000,
+    )  # fmt: skip
+    document = json.loads(ran.out)
+    assert document["variables"]["OBJECTIVE"] == "mlm_whole_word"
+    assert {"  norm_order = 'pre'", "  positions = 'rotary'"} <= set(document["gin"])
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "kind"),
+    [
+        ("", {"pre_layer_norm": True}, errors.UNSUPPORTED),
+        ("", {"position_embedding_type": "relative_key"}, errors.UNSUPPORTED),
+        ("", {"position_embedding_type": "rotary", "rotary_dim": 8}, errors.UNSUPPORTED),
+        ("", {"sparse_attention": {"block": 16}}, errors.UNSUPPORTED),
+        ("", {"model_type": "t5"}, errors.UNSUPPORTED),
+        ("", {"unheard_of": 1}, errors.UNSUPPORTED),
+        (" --model_cls modeling_rmt:Net", {}, errors.UNSUPPORTED),
+        (" --valid_data_path nowhere", {}, errors.MISSING),
+        (" --target_seq_len 9", {}, errors.UNKNOWN),
+    ],
+)
+def test_berts_that_are_refused(
+    place: Place, words: str, changes: dict[str, Any], kind: str
+) -> None:
+    ran = type_bert(place, f"{words} --dry-run", **changes)
+    assert (ran.rc, ran.error.kind) == (2, kind)
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_a_bert_needs_a_tokenizer(place: Place) -> None:
+    ran = type_bert(place, " --dry-run", vocab="")
+    assert (ran.rc, ran.error.kind) == (2, errors.MISSING)
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,9 @@ from tests.support import errors, required_modules
             {"where": "T5Config.num_encoder_layers", "value": -1, "remedy": "0"},
         ),
         (
-            {"num_decoder_layers": 0},
+            {"num_decoder_layers": -1},
             errors.INVALID,
-            {"where": "T5Config.num_decoder_layers", "value": 0},
+            {"where": "T5Config.num_decoder_layers", "value": -1},
         ),
         ({"vocab_size": "128"}, errors.INVALID, {"where": "T5Config.vocab_size", "value": "128"}),
         (

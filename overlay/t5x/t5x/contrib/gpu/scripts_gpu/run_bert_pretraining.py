@@ -1,4 +1,4 @@
-"""Refuse to pretrain a BERT, which is not supported yet. Importing it does nothing."""
+"""Pretrain a BERT with the options of t5-experiments. Importing it does nothing."""
 
 import sys
 from pathlib import Path
