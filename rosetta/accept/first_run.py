@@ -6,6 +6,7 @@ The text is that of the self-test, because an environment has no files of the ch
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -44,7 +45,16 @@ def measure_run(setup: Setup) -> Measurement:
         *(f"DATA=text:{text}", f"TRAIN_STEPS={steps}", f"MODEL_DIR={folder / 'model'}"),
         *SETTINGS,
     ]
-    status = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
+    # The programs of an environment are beside its Python's folder.
+    programs = Path(sys.prefix).with_name("bin")
+    variables = {
+        **os.environ,
+        "PATH": os.pathsep.join((str(programs), os.environ.get("PATH", ""))),
+        "ROSETTA_HOME": str(folder / "home"),  # `rosetta runs` does not list this run
+    }
+    status = subprocess.run(
+        command, stdin=subprocess.DEVNULL, env=variables, check=False
+    ).returncode
     if status:
         raise UserError(
             f"the run ended with status {status}", "accept", "see the log of the row", kind=FAILED

@@ -167,6 +167,7 @@ class Acceptance:
             path = row_process.find_result_path(self._work, row.name)
             if kept and kept["status"] != acceptance.UNFINISHED:  # --again
                 path.unlink(missing_ok=True)
+                kept = None
             self._say(f"{row.name}: {row.measures}")
             result = self._measure_row(row, kept["seconds"] if kept else 0.0)
             self._rows[row.name] = asdict(result)

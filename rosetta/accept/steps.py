@@ -93,7 +93,7 @@ def explain_fsdp(setup: Setup) -> Measurement:
     """
     raise SkipCase(
         f"FSDP shards over several GPUs, and {setup.machine.devices} can be seen; with several, "
-        "`rosetta tune t5x-large --try fsdp` measures it with T5X"
+        "compare runs of T5X with FSDP=1 and FSDP=0"
     )
 
 
