@@ -25,7 +25,14 @@ from rosetta.core.variables import choices, setting_values
 from rosetta.launch import device_selection, hub_inputs, input_lines, t5x_trainer
 from rosetta.launch.execution import Command, WarningLine
 from rosetta.presets import t5x_model_options
-from rosetta.t5x.run import gin_bindings, gin_files, gin_reader, preflight, settings
+from rosetta.t5x.run import (
+    gin_bindings,
+    gin_files,
+    gin_reader,
+    own_model_name,
+    preflight,
+    settings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +51,8 @@ _ANSWERED_NAMES = (
     "OBJECTIVE",
     "TEXT_FIELD",
     "INPUT_PREFIX",
+    "OWN_MODEL",
+    "MODEL_FIELDS",
     "TASK_FEATURE_LENGTHS",
     "VOCAB",
     "EXTRA_IDS",
@@ -96,7 +105,7 @@ def make_command(program: str, environment: Mapping[str, str]) -> Command:
     files = _choose_files(program, task, values, environment)
     machine = device_selection.detect_machine(environment)
     options = t5x_model_options.choose_model_options(
-        environment, machine.gpus, on_cpu=machine.on_cpu
+        own_model_name.replace_network_variables(environment), machine.gpus, on_cpu=machine.on_cpu
     )
     devices = _count_devices(machine, environment)
     if devices:
@@ -133,12 +142,17 @@ def _choose_files(
       values: the variables by their types.
       environment: the variables.
     """
-    model = gin_files.find_model_file(values["T5_FAMILY"], values["T5_SIZE"])
+    size = own_model_name.SIZE if values[own_model_name.VARIABLE] else values["T5_SIZE"]
+    model = gin_files.find_model_file(values["T5_FAMILY"], size)
     names = [program, f"task_{gin_files.get_task_file_name(task)}"]
     if program == "infer" and _check_sampling(values):
         names.insert(1, "sampling")
     own_files = [f"{gin_files.GIN_FOLDER}/runs/{name}.gin" for name in names]
-    return _GinFiles([model, *own_files], list(gin_files.find_user_files(environment)))
+    user_files = [
+        *gin_files.find_own_model_files(environment),
+        *gin_files.find_user_files(environment),
+    ]
+    return _GinFiles([model, *own_files], user_files)
 
 
 def _read_inputs(program: str, environment: Mapping[str, str]) -> InputLines | None:
@@ -335,6 +349,7 @@ def _make_bindings(
     environment = hub_inputs.resolve_variables(environment)
     bindings: dict[str, object] = {
         **options.evaluation_bindings(),
+        **own_model_name.make_bindings(environment, options.precision),
         "BATCH_SIZE": values["BSIZE"],
         "NUM_PARTITIONS": values["TP_SIZE"],
         "CHECKPOINT_PATH": preflight.check_checkpoint_path(

@@ -39,6 +39,7 @@ from rosetta.t5x.run import (
     gin_text,
     network_fields,
     optimizer_settings,
+    own_model_name,
     parameter_count,
     partial_training,
     periods,
@@ -143,10 +144,11 @@ def make_command(
     files = [
         *gin_files.select_script_files(root, run.size, run.task, run.values["T5_FAMILY"]),
         *gin_files.find_optimizer_files(run.variables),
+        *gin_files.find_own_model_files(run.variables),
         *gin_files.find_user_files(run.variables),
     ]
     options = t5x_model_options.choose_model_options(
-        run.variables, machine.gpus, on_cpu=machine.on_cpu
+        own_model_name.replace_network_variables(run.variables), machine.gpus, on_cpu=machine.on_cpu
     )
     env, device_notes = device_selection.select_devices(
         run, machine.gpus, environment, on_cpu=machine.on_cpu
@@ -195,6 +197,7 @@ def _bind_settings(
         **gin_bindings.make_size_bindings(run, configuration),
         **_make_macro_bindings(run, configuration),
         **options.training_bindings(),
+        **own_model_name.make_bindings(run.variables, options.precision),
     }
     benchmark = run.values["BENCHMARK_MODE"]
     model_dir, start = run.model_dir, None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rosetta.core import gpus
 from rosetta.health.progress import StepWork
 from rosetta.t5x.run import flops
+from rosetta.t5x.run.model_config import T5Config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +19,7 @@ def compute_step_work(
     """Return the FLOPs and tokens of one training step, and the devices that share this work.
 
     Args:
-      config: the network's T5Config.
+      config: the network's T5Config, or the settings of a user's own module.
       shapes: the shapes of the arrays of a global batch, by feature.
       devices: the run's devices, all of one kind.
     """
@@ -26,10 +27,14 @@ def compute_step_work(
     input_length = 0
     if "encoder_input_tokens" in shapes:
         _, input_length = shapes["encoder_input_tokens"]
+    tokens = batch_size * (input_length + target_length)
+    if not isinstance(config, T5Config):
+        # The FLOPs of a user's own module are not known, so no share of the peak is reported.
+        return StepWork(flops=0.0, tokens=tokens, devices=len(devices), peak=None)
     dtype = "fp8" if config.fp8 != "off" else str(config.dtype)
     return StepWork(
         flops=flops.count_train_flops(config, input_length, target_length, batch_size),
-        tokens=batch_size * (input_length + target_length),
+        tokens=tokens,
         devices=len(devices),
         peak=gpus.find_peak_flops(devices[0].device_kind, dtype),
     )

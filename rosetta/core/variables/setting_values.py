@@ -124,9 +124,9 @@ def _suggest_setting(name: str, reader: str) -> str:
     renamed = lookup.find_variable_by_argument(name, settings)
     if renamed:
         return renamed.name
-    for variable in settings:
-        if name.startswith(f"{variable.name}_"):
-            return variable.name
+    beginnings = [variable.name for variable in settings if name.startswith(f"{variable.name}_")]
+    if beginnings:
+        return max(beginnings, key=len)
     similar_names = difflib.get_close_matches(name, lookup.list_accepted_names(reader), 1)
     return similar_names[0] if similar_names else ""
 

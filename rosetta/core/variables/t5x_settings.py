@@ -98,6 +98,20 @@ T5X_SETTINGS = (
         page="how-to/finetune-on-your-pairs.md#finetune-on-a-task-of-seqio",
     ),
     Variable(
+        "MODEL",
+        Text("a class of a Python module or file", "MODULE:CLASS|FILE.py:CLASS"),
+        "Flax module of your own that is trained instead of a T5.",
+        Group.MODEL,
+        T5X,
+        default=Note("a T5 of T5_SIZE"),
+        example="my_model.py:MyModel",
+        details=(
+            "The class takes a batch of T5X's features and returns logits. T5_SIZE and the "
+            "settings of rosetta's networks, such as ATTENTION and REMAT, are refused with it."
+        ),
+        page="how-to/train-your-own-model.md",
+    ),
+    Variable(
         "OBJECTIVE",
         Choice(choices.PRETRAINING_OBJECTIVES, "OBJECTIVE"),
         "What the model learns from the text: to fill gaps, to continue a text, or to answer.",

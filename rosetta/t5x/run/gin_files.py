@@ -145,6 +145,11 @@ def find_optimizer_files(variables: Mapping[str, str]) -> list[Path]:
     return [ROOT / GIN_FOLDER / name for name in names]
 
 
+def find_own_model_files(variables: Mapping[str, str]) -> list[Path]:
+    """Return the gin file for a module of the user's own; none if MODEL is not set."""
+    return [ROOT / f"{GIN_FOLDER}/models/own.gin"] if variables.get("MODEL") else []
+
+
 def find_user_files(variables: Mapping[str, str]) -> list[Path]:
     """Return the gin file that ROSETTA_GIN names as an absolute path; none if it is not set.
 

@@ -15,6 +15,7 @@ from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
 from rosetta.core.value_parsing import parse_path, suggest_common_divisors
 from rosetta.core.variables import choices, lookup, setting_values
 from rosetta.data import glue_records
+from rosetta.t5x.run import own_model_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -128,7 +129,7 @@ def read_script_settings(
     finetune = "_ft_" in script
     # A Slurm job sets SLURM_NTASKS for everything in it, including the scripts for one process.
     processes = 1 if is_single_node else values["SLURM_NTASKS"]
-    size = values["T5_SIZE"]
+    size = own_model_name.SIZE if values[own_model_name.VARIABLE] else values["T5_SIZE"]
     workspace = values["T5X_WORKSPACE_DIR"] or "."
     settings = Settings(
         script=script,
