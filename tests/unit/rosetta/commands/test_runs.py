@@ -134,7 +134,7 @@ def wait_for_end(process: subprocess.Popen[str]) -> int:
 
 
 def test_a_run_from_start_to_repetition(place: Place) -> None:
-    assert json.loads(place.rosetta("runs", "list", "--json").stdout)["runs"] == []
+    assert json.loads(place.rosetta("runs", "list", "--json").stdout)["result"]["runs"] == []
     process = place.start("run", "--description=run.json")
     state = place.read_state()
     assert (state["state"], state["place"], state["progress"]) == (
@@ -197,7 +197,7 @@ def test_a_program_that_does_not_exist_is_no_run(place: Place) -> None:
     document = json.loads((place.folder / "run.json").read_text())
     (place.folder / "run.json").write_text(json.dumps({**document, "entry": ["no-such-program"]}))
     assert place.rosetta("run", "--description=run.json").returncode == 2
-    assert json.loads(place.rosetta("runs", "list", "--json").stdout)["runs"] == []
+    assert json.loads(place.rosetta("runs", "list", "--json").stdout)["result"]["runs"] == []
     assert not (place.folder / "model/rosetta/run.json").exists()
 
 
