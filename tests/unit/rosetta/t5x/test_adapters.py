@@ -29,7 +29,7 @@ RANK, ALPHA = 3, 7.0
 
 
 def compute_peft_layer(weight: Any, lora_a: Any, lora_b: Any, x: Any) -> Any:
-    """What peft's lora.Linear computes, with its layout: weight [out, in], A [r, in], B [out, r]."""
+    """What peft's lora.Linear computes, in its layout: W [out, in], A [r, in], B [out, r]."""
     scaling = ALPHA / RANK
     return x @ weight.T + ((x @ lora_a.T) @ lora_b.T) * scaling
 
