@@ -414,7 +414,7 @@ class Mlp(nn.Module):
           keep_mask: the dropout mask of the hidden features, or None.
         """
         config = self.config
-        if config.fused_geglu is False:
+        if config.fused_geglu is False or self.is_initializing():
             return None
         placement = None
         if config.fp8 != "xla" or config.mlp_activations != fp8_geglu.ACTIVATIONS:
