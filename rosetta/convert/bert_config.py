@@ -231,6 +231,14 @@ def parse_record(config: Mapping[str, str], where: str) -> BertArchitecture:
                 kind=UNSUPPORTED,
                 value=name,
             )
+    if config.get("sparse_attention", "None") != "None":
+        raise UserError(
+            "the attention is sparse, and the BERT of Hugging Face has dense attention",
+            where,
+            "train without sparse_attention",
+            kind=UNSUPPORTED,
+            value="sparse_attention",
+        )
     numbers = {name: int(config[name]) for name in (*_SIZE_FIELDS.values(), "classes", "head_dim")}
     activations = tuple(ast.literal_eval(config["mlp_activations"]))
     is_plain = len(activations) == 1 and activations[0] in _ACTIVATIONS

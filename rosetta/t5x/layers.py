@@ -22,6 +22,7 @@ from flax.linen.partitioning import with_sharding_constraint
 
 from rosetta.nn import (
     attention,
+    block_sparse,
     dropout,
     fallback_notice,
     fp8_geglu,
@@ -55,7 +56,7 @@ class AttentionContext:
       relative: the bias by relative position, [1, heads, queries, keys]; None if there is none, or
         if each layer adds its own.
       bias: the mask and `relative` as one bias if XLA computes the attention, else None.
-      implementation: "xla", "cudnn" or "te".
+      implementation: "xla", "cudnn", "te" or "sparse".
       bias_length: the queries, and keys, of the bias that each layer adds (see add_layer_bias);
         None if the layers have no bias of their own.
     """
@@ -90,6 +91,9 @@ def make_attention_context(
       layer_bias_length: the queries, and keys, of the bias by relative position that each layer
         adds; None if the layers have no bias of their own.
     """
+    if config.sparse_attention is not None:
+        # A bias over all queries and keys would take the memory that sparse attention saves.
+        return AttentionContext(mask, None, None, "sparse")
     requested = "xla" if incremental else config.attention
     if requested == "te":
         implementation = transformer_engine.choose_implementation(dtype=config.dtype, mask=mask)
@@ -286,6 +290,8 @@ class Attention(nn.Module):
         scale = head_dim**-0.5 if self.config.scale_attn_logits else 1.0
         if keep_mask is not None:
             value = attention.zero_dropped_keys(value, keep_mask, transposed=self.transposed)
+        if context.implementation == "sparse":
+            return self._attend_sparsely(query * scale, key, value, context)
         if context.implementation == "te":
             return transformer_engine.compute_attention(
                 query,
@@ -306,6 +312,15 @@ class Attention(nn.Module):
             mask=context.mask,
             scale=scale,
             implementation=context.implementation,
+        )
+        return jnp.swapaxes(attended, 0, 1) if self.transposed else attended
+
+    def _attend_sparsely(self, query: Any, key: Any, value: Any, context: AttentionContext) -> Any:
+        """Return the values weighted by block-sparse attention, see _attend."""
+        if self.transposed:
+            query, key, value = (jnp.swapaxes(array, 0, 1) for array in (query, key, value))
+        attended = block_sparse.compute_block_sparse_attention(
+            query, key, value, context.mask.valid_keys, self.config.sparse_attention
         )
         return jnp.swapaxes(attended, 0, 1) if self.transposed else attended
 

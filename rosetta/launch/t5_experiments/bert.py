@@ -10,6 +10,7 @@ from rosetta.convert import bert_config, json_documents
 from rosetta.core.errors import MISSING, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_path
 from rosetta.launch.t5_experiments.model import Network, choose_size
+from rosetta.t5x.run import sparse_attention
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +23,7 @@ _MODEL_CLASSES = (
     "modeling_bert:BertForMaskedLM",
 )
 # Fields of t5-experiments' own BERT.
+_SPARSE_CLASS = "BigBirdSparsityConfig"
 _SPARSE_FIELDS = ("sparse_config_cls", "sparse_attention")
 _OWN_FIELDS = ("pre_layer_norm", "last_layer_norm", "rotary_base", "rotary_dim")
 _ROTARY_BASE = 10000
@@ -97,15 +99,15 @@ def read_network(file: Path, where: str) -> Network:
             "the file does not exist", f"{where} {file}", "check the path", kind=MISSING
         )
     document = json_documents.read_document(file)
-    for name in _SPARSE_FIELDS:
-        if document.get(name):
-            raise UserError(
-                f"{name!r} asks for sparse attention, which the network here does not have",
-                f"{where} {file}",
-                "leave the field out of a copy of the file to train with dense attention",
-                kind=UNSUPPORTED,
-                value=name,
-            )
+    sparse_class = document.get("sparse_config_cls") or _SPARSE_CLASS
+    if sparse_class.rpartition(":")[2] != _SPARSE_CLASS:
+        raise UserError(
+            f"the sparse attention is {sparse_class!r}, which the network here does not have",
+            f"{where} {file}",
+            f"choose {_SPARSE_CLASS} in a copy of the file",
+            kind=UNSUPPORTED,
+            value=sparse_class,
+        )
     own = {name: document.pop(name, None) for name in _OWN_FIELDS}
     position_type = document.pop("position_embedding_type", "absolute")
     document.pop("pad_token_id", None)  # that of the tokenizer counts
@@ -114,6 +116,9 @@ def read_network(file: Path, where: str) -> Network:
     values = architecture.list_network_fields()
     values["norm_order"] = _choose_norm_order(own, f"{where} {file}")
     values["positions"] = _choose_positions(own, position_type, values, f"{where} {file}")
+    if document.get("sparse_attention"):
+        values["sparse_attention"] = document["sparse_attention"]
+        sparse_attention.parse_sparse_attention(values["sparse_attention"])
     lines = (
         "from rosetta.t5x import network",
         "network.T5Config:",

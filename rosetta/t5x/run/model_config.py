@@ -8,6 +8,7 @@ from typing import Any
 
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
 from rosetta.core.variables import choices
+from rosetta.t5x.run import sparse_attention
 
 RELATIVE_BIASES = ("stack", "layer")
 FP8_MODES = ("off", "xla", "te")
@@ -38,6 +39,7 @@ ENCODER_FIELDS = {
     "token_types": 0,
     "head": "none",
     "sentence_head": False,
+    "sparse_attention": None,
 }
 MINIMUMS = {
     "vocab_size": 1,
@@ -158,8 +160,8 @@ class T5Config:
       relative_bias: who owns a bias of relative positions: each "stack" of layers (T5, mT5, byT5),
         or each "layer" of a stack (umT5).
       lora: the low-rank adapters beside the kernels; None for none.
-      use_biases: whether projections have biases, as in BERT. This field and those up to `classes`
-        are read by EncoderOnly alone.
+      use_biases: whether projections have biases, as in BERT. This field and those up to
+        `sparse_attention` are read by EncoderOnly alone.
       norm: T5's "rms", or BERT's "layer" norm with a mean and a bias.
       norm_order: whether the norm comes before each block ("pre"), or after its residual ("post").
       norm_epsilon: what a norm adds to the variance.
@@ -170,6 +172,7 @@ class T5Config:
         class and "regression" a number of the row; "none" returns the vectors.
       sentence_head: whether "mlm" also predicts how the two texts of a row belong together.
       classes: the number of classes.
+      sparse_attention: block-sparse attention, by the fields of SparseAttention; None for dense.
       fp8: "off", or who computes the projections in FP8: "xla" or "te" (Transformer Engine).
       fuse_qkv: use one matrix product for queries, keys and values, and for keys and values of the
         attention to the encoder.
@@ -214,6 +217,7 @@ class T5Config:
     head: str = "none"
     sentence_head: bool = False
     classes: int = 0
+    sparse_attention: Any = None
     fp8: str = "off"
     fuse_qkv: bool = False
     fuse_mlp: bool | None = None
@@ -278,6 +282,9 @@ class T5Config:
                 "name them in their order, as in LABELS=negative,positive",
                 kind=MISSING,
             )
+        if self.sparse_attention is not None and self.positions == "relative":
+            remedy = "choose absolute or rotary positions, or none, for sparse attention"
+            raise _make_field_error("positions", self.positions, remedy)
         if self.head != "none" and self.loss_chunks:
             remedy = "set it to 0: an encoder's loss is computed in one pass"
             raise _make_field_error("loss_chunks", self.loss_chunks, remedy)
@@ -304,6 +311,9 @@ class T5Config:
             remedy = "give a list of names, as ('relu',)"
             raise _make_field_error("mlp_activations", activations, remedy)
         object.__setattr__(self, "mlp_activations", tuple(activations))
+        if self.sparse_attention is not None:
+            sparse = sparse_attention.parse_sparse_attention(self.sparse_attention)
+            object.__setattr__(self, "sparse_attention", sparse)
         object.__setattr__(self, "dtype", getattr(self.dtype, "__name__", str(self.dtype)))
 
     def _check_activations(self) -> None:

@@ -1,0 +1,112 @@
+"""Block-sparse attention in plain XLA: each block of queries gathers the blocks of keys it sees.
+
+The time and the memory grow linearly with the length: a query has as many keys as its blocks. The
+global blocks, of which there are a few, see all keys. `sparse_layout.make_token_mask` is the same
+attention as a dense mask.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from rosetta.nn import sparse_layout
+from rosetta.nn.attention import choose_mask_value
+
+if TYPE_CHECKING:
+    from rosetta.t5x.run.sparse_attention import SparseAttention
+
+
+def compute_block_sparse_attention(
+    query: Any, key: Any, value: Any, valid_keys: Any, settings: SparseAttention
+) -> Any:
+    """Compute attention over the blocks of a layout.
+
+    Args:
+        query: [batch, length, heads, head_dim], already scaled.
+        key: The shape of `query`.
+        value: The shape of `query`.
+        valid_keys: bool [batch, length], False at padding; None if there is no padding.
+        settings: The layout.
+
+    Returns:
+        The shape and type of `query`.
+    """
+    length = query.shape[1]
+    blocks = -(-length // settings.block)
+    missing = blocks * settings.block - length
+    if valid_keys is None:
+        valid_keys = jnp.ones(query.shape[:2], bool)
+    valid_keys = jnp.pad(valid_keys, ((0, 0), (0, missing)))
+    valid = jnp.transpose(valid_keys.reshape(-1, blocks, settings.block), (1, 0, 2))
+    padding = ((0, 0), (0, missing), (0, 0), (0, 0))
+    query, key, value = (
+        _split_blocks(jnp.pad(x, padding), settings.block) for x in (query, key, value)
+    )
+    count = min(settings.num_global_blocks, blocks)
+    parts = []
+    if count:
+        parts.append(_attend_to_all(query[:, :count], key, value, valid))
+    if count < blocks:
+        numbers, is_block = sparse_layout.list_key_blocks(settings, query.shape[0], blocks)
+        parts.append(_attend(query[:, count:], key, value, valid, numbers, is_block))
+    return _join_blocks(jnp.concatenate(parts, axis=1))[:, :length]
+
+
+def _split_blocks(x: Any, block: int) -> Any:
+    """Return [batch, length, heads, head_dim] as [heads, blocks, batch, block, head_dim]."""
+    batch, _, heads, head_dim = x.shape
+    return jnp.transpose(x.reshape(batch, -1, block, heads, head_dim), (3, 1, 0, 2, 4))
+
+
+def _join_blocks(x: Any) -> Any:
+    """Return [heads, blocks, batch, block, head_dim] as [batch, length, heads, head_dim]."""
+    heads, _, batch, _, head_dim = x.shape
+    return jnp.transpose(x, (2, 1, 3, 0, 4)).reshape(batch, -1, heads, head_dim)
+
+
+def _attend_to_all(query: Any, key: Any, value: Any, valid: Any) -> Any:
+    """Return the attention of blocks of queries to all blocks of keys, see _attend."""
+    heads, blocks = key.shape[:2]
+    numbers = jnp.broadcast_to(jnp.arange(blocks), (heads, 1, blocks))
+    merged = _merge_blocks(query)[:, None]
+    attended = _attend(merged, key, value, valid, numbers, None)[:, 0]
+    _, count, batch, block, head_dim = query.shape
+    split = attended.reshape(heads, batch, count, block, head_dim)
+    return jnp.transpose(split, (0, 2, 1, 3, 4))
+
+
+def _merge_blocks(x: Any) -> Any:
+    """Return blocks [heads, blocks, batch, block, head_dim] as [heads, batch, tokens, head_dim]."""
+    heads, blocks, batch, block, head_dim = x.shape
+    return jnp.transpose(x, (0, 2, 1, 3, 4)).reshape(heads, batch, blocks * block, head_dim)
+
+
+def _attend(query: Any, key: Any, value: Any, valid: Any, numbers: Any, is_block: Any) -> Any:
+    """Return the attention of blocks of queries to gathered blocks of keys.
+
+    Args:
+        query: [heads, rows, batch, queries, head_dim].
+        key: [heads, blocks, batch, block, head_dim].
+        value: The shape of `key`.
+        valid: bool [blocks, batch, block].
+        numbers: int [heads, rows, width], the blocks of keys of each row.
+        is_block: bool of the same shape, or None if all are.
+
+    Returns:
+        The shape of `query`.
+    """
+    gather = jax.vmap(lambda blocks, chosen: blocks[chosen])
+    keys, values = gather(key, numbers), gather(value, numbers)
+    visible = valid[numbers]  # [heads, rows, width, batch, block]
+    if is_block is not None:
+        visible = visible & jnp.asarray(is_block)[..., None, None]
+    logits = jnp.einsum("hrbqd,hrwbkd->hrbqwk", query, keys)
+    hidden = jnp.asarray(choose_mask_value(logits.dtype), logits.dtype)
+    visible = jnp.transpose(visible, (0, 1, 3, 2, 4))[:, :, :, None]
+    logits = jnp.where(visible, logits, hidden)
+    shape = logits.shape
+    weights = jax.nn.softmax(logits.reshape(*shape[:4], -1)).reshape(shape).astype(value.dtype)
+    return jnp.einsum("hrbqwk,hrwbkd->hrbqd", weights, values)
