@@ -6,6 +6,7 @@ import functools
 import json
 import sys
 from typing import Any
+from unittest import mock
 
 import flax
 import jax
@@ -15,7 +16,7 @@ import seqio
 from flax import traverse_util
 from t5x import train_state, utils
 
-from rosetta.nn import fp8
+from rosetta.nn import fp8, geglu_kernels
 from rosetta.t5x import model, network, optimizer
 from rosetta.t5x.partitioning import PjitPartitioner
 from rosetta.t5x.trainer import Trainer
@@ -189,8 +190,15 @@ def main(what: str) -> None:
         found: dict[str, Any] = {}
         for name, how in STEPS.items():
             made = make_trainer(**how)
-            losses = train_steps(made, 2)
-            found[name] = {"losses": losses, "state": summarize_fp8_state(made)}
+            with mock.patch.object(
+                geglu_kernels, "apply_geglu", wraps=geglu_kernels.apply_geglu
+            ) as kernel:
+                losses = train_steps(made, 2)
+            found[name] = {
+                "losses": losses,
+                "state": summarize_fp8_state(made),
+                "kernels": kernel.call_count,
+            }
     else:
         found = {
             kind: train_steps(
