@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import MISSING, UserError
+from rosetta.core import log
 from rosetta.core.variables.setting_values import read_setting
 from rosetta.health.tracked_run import TrackedRun
 
@@ -15,44 +16,45 @@ if TYPE_CHECKING:
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 EXPERIMENT_VARIABLE = "MLFLOW_EXPERIMENT_NAME"
+# MLflow waits for minutes by default, and the end of a run waits for its last report.
+REQUEST_LIMITS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 _ID_TAG = "rosetta.id"
 
 
-def check_installed(environment: Mapping[str, str]) -> None:
-    """Check that MLflow is installed if a run is to report to it.
-
-    Raises:
-      UserError: MLFLOW_TRACKING_URI is set, and MLflow is not installed.
-    """
-    if environment.get(URI_VARIABLE) and find_spec("mlflow") is None:
-        raise UserError(
-            "the package mlflow is not installed",
-            URI_VARIABLE,
-            "install it (pip install mlflow-skinny), or unset the variable",
-            kind=MISSING,
-        )
-
-
 class MlflowRun(TrackedRun):
-    """A run in MLflow; it does nothing if MLFLOW_TRACKING_URI is not set. See TrackedRun."""
+    """A run in MLflow; it does nothing if MLFLOW_TRACKING_URI is not set. See TrackedRun.
+
+    The first report begins the run, in the thread of the reports, so that no step waits for a
+    server that does not answer.
+    """
 
     service = "MLflow"
 
     def __init__(self, folder: str, environment: Mapping[str, str]) -> None:
         super().__init__(folder, environment)
         self._mlflow: Any = None
-        if environment.get(URI_VARIABLE):
-            check_installed(environment)
-            experiment = read_setting(environment, EXPERIMENT_VARIABLE)
-            self._run = self._call_safely(
-                lambda: self._begin(environment[URI_VARIABLE], experiment)
+        self._uri = environment.get(URI_VARIABLE, "")  # "" after the run began
+        self._experiment = read_setting(environment, EXPERIMENT_VARIABLE)
+        if self._uri and find_spec("mlflow") is None:
+            log.warn(
+                f"{URI_VARIABLE} is set, and mlflow is not installed: pip install mlflow-skinny"
             )
+            self._uri = ""
 
-    def _begin(self, uri: str, experiment: str) -> Any:
+    def log_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Send the scalars of a step."""
+        if self._uri:
+            self._run = self._call_safely(self._begin)
+            self._uri = ""
+        super().log_scalars(step, scalars)
+
+    def _begin(self) -> Any:
         """Return the run with this id in the experiment, or a new run."""
+        for name, value in REQUEST_LIMITS.items():
+            os.environ.setdefault(name, value)
         self._mlflow = importlib.import_module("mlflow")
-        self._mlflow.set_tracking_uri(uri)
-        self._mlflow.set_experiment(experiment)
+        self._mlflow.set_tracking_uri(self._uri)
+        self._mlflow.set_experiment(self._experiment)
         earlier = self._mlflow.search_runs(
             filter_string=f"tags.`{_ID_TAG}` = '{self._id}'", max_results=1, output_format="list"
         )
@@ -64,8 +66,9 @@ class MlflowRun(TrackedRun):
 
     def _send(self, step: int, scalars: Mapping[str, float]) -> None:
         """Send scalars by name."""
-        self._mlflow.log_metrics(dict(scalars), step=step)
+        self._mlflow.log_metrics(dict(scalars), step=step, run_id=self._run.info.run_id)
 
     def _finish(self) -> None:
         """End the run in the service."""
-        self._mlflow.end_run()
+        # MLflow's end_run ends the run of its own thread, and another thread began this run.
+        self._mlflow.MlflowClient().set_terminated(self._run.info.run_id)

@@ -127,7 +127,6 @@ class Supervisor:
         self._last_save = time.monotonic()
         self.saves: SaveTracker | None = None
         self._profiler = profiling.StepProfiler(self._folder, settings.profile, rank)
-        mlflow_tracking.check_installed(os.environ)  # in all processes, so that none waits
         services = (weights_and_biases.WandbRun, mlflow_tracking.MlflowRun) if rank == 0 else ()
         self._tracked_runs = [make_run(self._folder, os.environ) for make_run in services]
         self.goodput = goodput.Goodput(folder) if rank == 0 else None

@@ -17,7 +17,7 @@ from rosetta.core import run_folders, xla_flags
 from rosetta.core.errors import CONFLICT, MISSING, UserError
 from rosetta.core.value_parsing import is_address
 from rosetta.doctor import launch_checks
-from rosetta.health import mlflow_tracking, run_lock
+from rosetta.health import run_lock
 from rosetta.launch import (
     device_selection,
     execution,
@@ -91,7 +91,6 @@ def make_commands(
     run = settings.read_settings(script, words, environment, machine.count_devices(environment))
     experiment = preflight.resolve_experiment(run.config)
     preflight.check_hyper_parameter_names(run.config, run.hyper)
-    mlflow_tracking.check_installed(run.variables)
     run = replace(run, variables=hub_inputs.resolve_variables(run.variables))
     env, device_notes = _select_devices(run, machine, environment)
     options, preset = _choose_options(run, machine, env)

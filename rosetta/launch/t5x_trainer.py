@@ -21,7 +21,7 @@ from rosetta.core.run_folders import (
 )
 from rosetta.core.value_parsing import is_address, parse_path
 from rosetta.doctor import launch_checks
-from rosetta.health import mlflow_tracking, run_lock
+from rosetta.health import run_lock
 from rosetta.launch import (
     device_selection,
     execution,
@@ -139,7 +139,6 @@ def make_command(
     run = settings.read_script_settings(
         script, words, environment, machine.count_devices(environment)
     )
-    mlflow_tracking.check_installed(run.variables)
     run = replace(run, variables=hub_inputs.resolve_variables(run.variables))
     files = [
         *gin_files.select_script_files(root, run.size, run.task, run.values["T5_FAMILY"]),
