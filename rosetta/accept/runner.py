@@ -117,13 +117,13 @@ class Acceptance:
         """Return the environment variables of the processes."""
         root = str(Path(__file__).resolve().parents[2])
         variables = {
+            "TF_CPP_MIN_LOG_LEVEL": "1",
             **os.environ,
             # The package of this checkout or environment, wherever it is.
             "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))),
             "JAX_COMPILATION_CACHE_DIR": str(self._work / "jax-cache"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-            "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1"),
         }
         if dumps:
             variables["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DUMP_FLAG}".strip()
