@@ -8,6 +8,7 @@ publishes tables, whose rows may be written as JSON. SuperGLUE is that of Wang e
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 from typing import TYPE_CHECKING, Any
@@ -154,16 +155,15 @@ def find_local_tasks(name: str, data: str) -> list[LocalTask]:
         )
     path = os.path.expanduser(spec.value)
     if match[3] == _MIXTURE:
-        found = {task: _find_file(path, task) for task in tasks}
-        local_tasks = [LocalTask(match[1], task, file) for task, file in found.items() if file]
-        if not local_tasks:
+        files = _find_task_files(path, tasks)
+        if not files:
             raise UserError(
                 f"the folder has no file of {match[1]}",
                 where,
                 f"name a folder with {' '.join(f'{task}.jsonl' for task in tasks)}",
                 kind=MISSING,
             )
-        return local_tasks
+        return [LocalTask(match[1], task, files[task]) for task in tasks if task in files]
     if match[2] not in tasks:
         raise UserError(
             f"{name} is not a task that local files can have",
@@ -184,20 +184,31 @@ def find_local_tasks(name: str, data: str) -> list[LocalTask]:
     return [LocalTask(match[1], match[2], paths[0])]
 
 
-def _find_file(folder: str, task: str) -> str | None:
-    """Return the file of a task in the folder of a benchmark, whatever the case of its name."""
-    if not os.path.isdir(folder):
-        return None
-    for entry in sorted(os.listdir(folder)):
-        path = os.path.join(folder, entry)
-        if entry.lower() == f"{task}.jsonl":
-            return path
-        if entry.lower() != task or not os.path.isdir(path):
-            continue
-        for name in _FILE_NAMES:
-            file = os.path.join(path, f"{name}.jsonl")
-            if os.path.isfile(file):
-                return file
+def _find_task_files(folder: str, tasks: Mapping[str, GlueTask]) -> dict[str, str]:
+    """Return the file of each task that has one in the folder of a benchmark."""
+    tasks_by_entry = {_simplify(task): task for task in tasks}
+    files: dict[str, str] = {}
+    for entry in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        task = tasks_by_entry.get(_simplify(entry.lower().removesuffix(".jsonl")))
+        file = _find_file(os.path.join(folder, entry))
+        if task and file:
+            files.setdefault(task, file)
+    return files
+
+
+def _simplify(name: str) -> str:
+    """Return a name without case, "-" and "_": GLUE's folder of sst2 is SST-2."""
+    return re.sub("[-_]", "", name.lower())
+
+
+def _find_file(path: str) -> str | None:
+    """Return the file of JSON lines that a path is, or that a folder has for evaluation."""
+    if not os.path.isdir(path):
+        return path if path.lower().endswith(".jsonl") else None
+    for name in _FILE_NAMES:
+        file = os.path.join(path, f"{name}.jsonl")
+        if os.path.isfile(file):
+            return file
     return None
 
 
@@ -244,7 +255,7 @@ def read_rows(local: LocalTask) -> Iterator[dict[str, Any]]:
 
 
 def check_files(name: str, data: str) -> None:
-    """Read every record of the files that find_local_tasks finds.
+    """Read every record of the files that find_local_tasks finds, and log what is left out.
 
     Args:
         name: The data of a run. Nothing is read if it is not a task of GLUE or SuperGLUE.
@@ -253,9 +264,27 @@ def check_files(name: str, data: str) -> None:
     Raises:
         UserError: See find_local_tasks and read_rows.
     """
-    for local in find_local_tasks(name, data) if is_glue_task(name) else ():
+    if not is_glue_task(name):
+        return
+    local_tasks = find_local_tasks(name, data)
+    if name.endswith(_MIXTURE):
+        _log_left_out(os.path.expanduser(data_spec.parse_parts(data)[0].spec.value), local_tasks)
+    for local in local_tasks:
         for _ in read_rows(local):
             pass
+
+
+def _log_left_out(folder: str, local_tasks: Sequence[LocalTask]) -> None:
+    """Log the tasks that have no file in a folder, and the files there that fit no task."""
+    names = {local.name for local in local_tasks}
+    missing = [task for task in BENCHMARKS[local_tasks[0].benchmark] if task not in names]
+    if missing:
+        log.info(f"{folder}: no file of the tasks {', '.join(missing)}")
+    used = {local.path for local in local_tasks}
+    for entry in sorted(os.listdir(folder)):
+        file = _find_file(os.path.join(folder, entry))
+        if file and file not in used:
+            log.warn(f"{file}: left out, because it is not the file of a task")
 
 
 def make_rows(name: str, task: GlueTask, record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -277,7 +306,9 @@ def make_rows(name: str, task: GlueTask, record: Mapping[str, Any]) -> list[dict
         if name == "wsc":
             return [_make_wsc_row({**record, **record.get("target", {})}, task)]
         return [{**_get_texts(record, task), **_get_label(record, task)}]
-    except (KeyError, TypeError, AttributeError) as error:
+    except RecordFault:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise RecordFault(
             f"not a record of {name}: {type(error).__name__} {error}",
             f"name a file of {name}'s records",
@@ -296,16 +327,9 @@ def _get_label(record: Mapping[str, Any], task: GlueTask) -> dict[str, Any]:
     Raises:
         RecordFault: The label is not one of the task's.
     """
-    label = record.get("label")
-    if label is None or label in (NO_LABEL, "", "-"):
-        label = NO_LABEL
-    elif label in task.labels:
-        label = task.labels.index(label)
-    elif not isinstance(label, (int, float)) or (task.labels and label not in (0, 1, 2)):
-        label = None
-    # True and 1.0 are equal to 1, and are the same label.
-    if label is None or (task.labels and int(label) >= len(task.labels)):
-        expected = " or ".join(task.labels) or "a number"
+    label = _parse_label(record.get("label"), task)
+    if label is None:
+        expected = " or ".join(task.labels) or "a finite number"
         raise RecordFault(
             f"the label is {record['label']!r}, not {expected}",
             "correct the record, or name a file of this task",
@@ -313,7 +337,31 @@ def _get_label(record: Mapping[str, Any], task: GlueTask) -> dict[str, Any]:
         )
     index = record.get("idx")
     index = index if isinstance(index, int) and 0 <= index < 1 << 31 else 0
-    return {"label": int(label) if task.labels else float(label), "idx": index}
+    return {"label": label, "idx": index}
+
+
+def _parse_label(label: Any, task: GlueTask) -> float | None:
+    """Return the number of a label, NO_LABEL for a hidden label, or None if it is not valid.
+
+    Tables have all labels as text, and True and 1.0 are equal to 1.
+    """
+    if label is None or label in ("", "-"):
+        return NO_LABEL
+    if isinstance(label, str):
+        names = [name.lower() for name in task.labels]
+        if label.strip().lower() in names:
+            return names.index(label.strip().lower())
+        try:
+            label = float(label)
+        except ValueError:
+            return None
+    if not isinstance(label, (int, float)) or (isinstance(label, bool) and not task.labels):
+        return None
+    if label == NO_LABEL:
+        return NO_LABEL
+    if task.labels:
+        return int(label) if label in range(len(task.labels)) else None
+    return float(label) if math.isfinite(label) else None
 
 
 def _make_wsc_row(record: Mapping[str, Any], task: GlueTask) -> dict[str, Any]:
@@ -324,7 +372,8 @@ def _make_wsc_row(record: Mapping[str, Any], task: GlueTask) -> dict[str, Any]:
     if not 0 < indexes["span2_index"] < word_count:
         raise RecordFault(
             f"the text has {word_count} words, and span2_index is {indexes['span2_index']}",
-            "give the number of the pronoun's word, from 0",
+            "give the number of the pronoun's word; the first word of the text is 0, and T5's task "
+            "cannot have that word as the pronoun",
             "span2_index is not the number of a word",
         )
     return row

@@ -18,6 +18,15 @@ PREMISE = {"premise": "Ann sings.", "hypothesis": "She sings."}
 WSC = {"text": "Ann saw that she won", "label": True, "idx": 4}
 SPANS = {"span1_text": "Ann", "span1_index": 0, "span2_text": "she", "span2_index": 3}
 
+ANSWER = {"paragraph": "p", "question": "q", "answer": "b", "label": 1}
+QUESTION = {"passage": "p", "query": "q", "entities": [], "answers": ["a"]}
+BAD_NUMBERS: list[tuple[str, str, dict[str, Any]]] = [
+    ("super_glue", "multirc", {**ANSWER, "idx": {"paragraph": "x", "question": 4, "answer": 5}}),
+    ("super_glue", "record", {**QUESTION, "idx": {"passage": "one", "query": 2}}),
+    ("super_glue", "wsc", {**WSC, **SPANS, "span1_index": "x"}),
+    ("super_glue", "wsc", {**WSC, **SPANS, "span1_index": float("inf")}),
+]
+
 
 def write_lines(path: Path, *records: Any) -> str:
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
@@ -34,6 +43,9 @@ def read_rows(path: Path, benchmark: str, name: str, *records: Any) -> list[dict
     [
         ("glue", "cola", {"sentence": "Go.", "label": 1, "idx": 7}, {"label": 1, "idx": 7}),
         ("glue", "cola", {"sentence": "Go.", "label": "acceptable"}, {"label": 1, "idx": 0}),
+        ("glue", "cola", {"sentence": "Go.", "label": "1"}, {"label": 1}),
+        ("super_glue", "boolq", {"question": "a", "passage": "b", "label": "true"}, {"label": 1}),
+        ("glue", "stsb", {**PAIR, "label": "3.8"}, {"label": 3.8}),
         ("glue", "stsb", {**PAIR, "label": 2.5}, {"label": 2.5, "sentence1": "Ann sings."}),
         ("glue", "mnli", {**PREMISE, "label": "contradiction"}, {"label": 2}),
         ("super_glue", "cb", {**PREMISE, "label": "contradiction"}, {"label": 1}),
@@ -41,7 +53,19 @@ def read_rows(path: Path, benchmark: str, name: str, *records: Any) -> list[dict
         ("super_glue", "wsc", {**WSC, "target": SPANS}, {**SPANS, "label": 1, "idx": 4}),
         ("super_glue", "wsc", {**WSC, **SPANS}, {**SPANS, "label": 1}),
     ],
-    ids=["number", "word", "score", "mnli", "cb", "boolean", "wsc-published", "wsc-flat"],
+    ids=[
+        "number",
+        "word",
+        "number-text",
+        "boolean-text",
+        "score-text",
+        "score",
+        "mnli",
+        "cb",
+        "boolean",
+        "wsc-published",
+        "wsc-flat",
+    ],
 )
 def test_a_record_as_a_row(
     benchmark: str, name: str, record: Any, row: dict[str, Any], tmp_path: Path
@@ -110,27 +134,52 @@ def test_records_without_a_label(benchmark: str, name: str, record: Any, tmp_pat
         ("glue", "cola", {"sentence": "Go.", "label": "maybe"}),
         ("glue", "cola", {"sentence": "Go.", "label": 0.5}),
         ("glue", "cola", {"sentence": "Go.", "label": [1]}),
+        ("glue", "cola", {"sentence": "Go.", "label": "2"}),
         ("glue", "stsb", {**PAIR, "label": "high"}),
+        ("glue", "stsb", {**PAIR, "label": "nan"}),
+        ("glue", "stsb", {**PAIR, "label": float("nan")}),
+        ("glue", "stsb", {**PAIR, "label": True}),
         ("glue", "rte", {"sentence1": "a", "label": 0}),
         ("super_glue", "wsc", {**WSC, **SPANS, "span2_index": 9}),
         ("super_glue", "wsc", WSC),
         ("super_glue", "multirc", {"passage": {"text": "p"}}),
+        *BAD_NUMBERS,
     ],
     ids=[
         "number",
         "word",
         "fraction",
         "list",
+        "number-text",
         "score",
+        "nan-text",
+        "nan",
+        "truth",
         "field",
         "span-place",
         "span-missing",
         "layout",
+        "multirc-number",
+        "record-number",
+        "wsc-number",
+        "infinite-number",
     ],
 )
 def test_wrong_records(benchmark: str, name: str, record: Any, tmp_path: Path) -> None:
     with errors.expect_user_error(errors.INVALID, where="line 1"):
         read_rows(tmp_path, benchmark, name, record)
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "name", "record"), BAD_NUMBERS, ids=["multirc", "record", "wsc", "infinite"]
+)
+def test_a_record_with_a_bad_number_is_skipped(
+    benchmark: str, name: str, record: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAD_RECORDS", "skip")
+    numbers = {"paragraph": 1, "question": 2, "answer": 3, "passage": 4, "query": 5}
+    good = {**record, "span1_index": 0, "idx": numbers}
+    assert len(read_rows(tmp_path, benchmark, name, record, good)) == 1
 
 
 def test_the_folder_of_a_benchmark(tmp_path: Path) -> None:
@@ -144,6 +193,24 @@ def test_the_folder_of_a_benchmark(tmp_path: Path) -> None:
         "super_glue_cb": "CB/dev.jsonl",
         "super_glue_copa": "copa.jsonl",
     }
+
+
+def test_names_of_a_folder_and_what_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("SST-2/dev.jsonl", "STS-B.jsonl", "MNLI-matched.jsonl", "AX.jsonl", "notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        label = {"label": 1, "sentence": "a", **PAIR, **PREMISE}
+        write_lines(tmp_path / name, label)
+    name, data = "task:glue_v002_proportional", f"jsonl:{tmp_path}"
+    tasks = [local.name for local in glue_records.find_local_tasks(name, data)]
+    assert tasks == ["sst2", "stsb", "mnli_matched"]
+    glue_records.check_files(name, data)
+    missing, left_out = capsys.readouterr().err.splitlines()
+    assert "cola" in missing
+    assert "qnli" in missing
+    assert "stsb" not in missing
+    assert "AX.jsonl" in left_out
 
 
 @pytest.mark.parametrize(
