@@ -95,8 +95,8 @@ class MaskedRows:
     def _choose(self, rows: Array, is_text: Array, keys: Array, tokens: MaskingTokens) -> Array:
         """Return the tokens that the model predicts, bool [n, length].
 
-        Words are taken in random order as long as they fit into the share of the row, and at least
-        one. Of a first word that does not fit, the beginning is taken.
+        Words are taken in random order, without those that do not fit into the rest of the row's
+        share. If no word fits, the beginning of the first is taken.
         """
         starts = is_text
         if self.whole_words:
@@ -107,17 +107,34 @@ class MaskedRows:
         random_words = shuffling.draw_words(shuffling.mix_words(keys + _WORDS), length)
         random_words[sizes == 0] = np.uint64(shuffling.WORD_MASK)
         order = np.argsort(random_words, axis=1, kind="stable")
-        sums = np.cumsum(np.take_along_axis(sizes, order, axis=1), axis=1)
+        ordered_sizes = np.take_along_axis(sizes, order, axis=1)
         text_tokens = is_text.sum(axis=1, keepdims=True)
         budget = np.maximum(np.round(text_tokens * self.density), np.minimum(text_tokens, 1))
-        fits = sums <= budget
-        fits[:, 0] = True
+        fits = _find_fitting(ordered_sizes, budget[:, 0])
+        fits[:, 0] |= ~fits.any(axis=1)
         is_chosen: Array = np.zeros(rows.shape, bool)
         np.put_along_axis(is_chosen, order, fits, axis=1)
         first_places = np.maximum.accumulate(np.where(starts, np.arange(length), 0), axis=1)
         is_within = np.arange(length) - first_places < budget
         chosen: Array = np.take_along_axis(is_chosen, words, axis=1) & is_text & is_within
         return chosen
+
+
+def _find_fitting(sizes: Array, budgets: Array) -> Array:
+    """Return which words fit, bool [n, words], each after the words before it that fit.
+
+    Args:
+        sizes: The tokens of the words, [n, words].
+        budgets: The tokens that may be chosen, [n].
+    """
+    fits: Array = np.zeros(sizes.shape, bool)
+    rest = budgets.copy()
+    for place in range(sizes.shape[1]):
+        if not rest.any():
+            break
+        fits[:, place] = (sizes[:, place] > 0) & (sizes[:, place] <= rest)
+        rest -= np.where(fits[:, place], sizes[:, place], 0)
+    return fits
 
 
 def _count_tokens(words: Array, is_text: Array) -> Array:

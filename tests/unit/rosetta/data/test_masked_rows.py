@@ -94,9 +94,19 @@ def test_whole_words_are_chosen_together() -> None:
     assert ((single != 0).sum(axis=1) == round((LENGTH - 2) * 0.15)).all()
 
 
+def test_words_that_do_not_fit_are_skipped() -> None:
+    # One word is longer than the share of 9 tokens, and the words of one token fill the share.
+    text = b"x" * 20 + b" a b c d e f g h i j k l m n o p q r s t u"
+    window: Any = np.frombuffer(text[: LENGTH - 2], np.uint8).astype(np.int32) + 3
+    _, targets = make_rows("mlm_whole_word", [window] * 50)
+    assert (targets != 0).sum(axis=1).tolist() == [9] * 50
+    assert not targets[:, 1:21].any()
+
+
 def test_a_word_that_is_longer_than_the_share_is_cut() -> None:
     window: Any = np.full(LENGTH - 2, ord("x") + 3, np.int32)
-    _, targets = make_rows("mlm_whole_word", [window])
+    words: Any = np.frombuffer(b"a bc " * 12, np.uint8).astype(np.int32) + 3
+    _, targets = make_rows("mlm_whole_word", [window, words])
     assert (np.flatnonzero(targets[0]) == np.arange(1, 10)).all()
 
 
