@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -32,9 +33,12 @@ EVALUATIONS_FILE = "evaluations.jsonl"
 ACCURACY_METRICS = ("acc_strict", "boolq_acc")
 # The collection of FP8 state. Its name may begin with an underscore.
 _FP8_COLLECTION = "overwrite_with_gradient"
-# Fields of a report, and the summaries of Paxml's learner that have their values. The name of a
-# summary goes on with its type.
-_LEARNER_SUMMARIES = {"learning_rate": "learning/lr_", "gradient_norm": "learning/raw_grad_norm_"}
+# Fields of a report, and the summaries of Paxml's learner that have their values. With several
+# optimizers, the rate is that of the main one. If each scales its gradients, it has their norm.
+_LEARNER_SUMMARIES = {
+    "learning_rate": re.compile(r"learning/lr(_main)?_aggregate_scalar"),
+    "gradient_norm": re.compile(r"learning/([^/]+/)?raw_grad_norm_aggregate_scalar"),
+}
 
 
 class TimedInput:
@@ -82,14 +86,14 @@ class _Period:
 
     Attributes:
       losses: The losses of the steps, on the device.
-      learner_values: The values of the learner by field of a report, for each step, on the device.
+      learner_values: See _find_learner_values, for each step.
       timed_steps: How many of the steps count in the rate.
       start: When the timed steps began (time.monotonic).
       waited: The time that their batches were waited for, in seconds.
     """
 
     losses: list[Any]
-    learner_values: list[dict[str, Any]]
+    learner_values: list[dict[str, list[Any]]]
     timed_steps: int
     start: float
     waited: float
@@ -121,7 +125,7 @@ class TrainProgram(programs.SingleTaskTrainProgram):
             self._progress_writer = progress.ProgressWriter(str(job_log_dir))
         self._report_thread = ThreadPoolExecutor(1)
         self._losses = list[Any]()  # of the steps since the last report
-        self._learner_values = list[dict[str, Any]]()
+        self._learner_values = list[dict[str, list[Any]]]()
         self._timed_steps = 0  # of these steps, those that count in the rate
         self._period_start: float | None = None  # None before the first step
         self._waited_before = 0.0  # the input's waiting time at the start of the period
@@ -324,23 +328,34 @@ def _wait_for_loss(loss: Any) -> float:
     return float(np.asarray(loss.addressable_data(0)))
 
 
-def _find_learner_values(summaries: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a step by field of a report, from Paxml's summaries of the step."""
-    return {
-        field: value
-        for field, prefix in _LEARNER_SUMMARIES.items()
-        for name, value in summaries.items()
-        if name.startswith(prefix)
-    }
+def _find_learner_values(summaries: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the values of a step by field of a report, from Paxml's summaries of the step.
+
+    Returns:
+      The values on the device: the learning rate, and the gradients' norm of each optimizer that
+      scales its own.
+    """
+    values = {}
+    for field, pattern in _LEARNER_SUMMARIES.items():
+        parts = [value for name, value in summaries.items() if pattern.fullmatch(name)]
+        if parts:
+            values[field] = parts
+    return values
 
 
-def _average_values(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _average_values(steps: Sequence[Mapping[str, list[Any]]]) -> dict[str, Any]:
     """Return the means over steps of the values that each step has."""
     fields = set.intersection(*map(set, steps)) if steps else set()
     return {
-        field: float(np.mean([np.mean(values[field].addressable_data(0)) for values in steps]))
+        field: float(np.mean([_join_parts(values[field]) for values in steps]))
         for field in sorted(fields)
     }
+
+
+def _join_parts(parts: Sequence[Any]) -> float:
+    """Return the norm of gradients from the norms of their parts; one part is the value itself."""
+    values = [float(np.mean(part.addressable_data(0))) for part in parts]
+    return values[0] if len(values) == 1 else float(np.linalg.norm(values))
 
 
 def _warn_of_errors(function: Any, *args: Any) -> None:

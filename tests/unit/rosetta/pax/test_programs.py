@@ -103,6 +103,31 @@ def test_learning_rate_and_gradient_norm_are_means(
     assert "rate 0.02  gradient 3 " in capsys.readouterr().err
 
 
+def test_several_optimizers_report_the_main_rate_and_the_norm_of_all_gradients(
+    program: programs.TrainProgram, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # The names are those of Paxml's MultiOptimizerLearner with apply_separate_scaling.
+    values = {
+        "lr_main": 0.25,
+        "lr_bias": 0.5,
+        "main/raw_grad_norm": 3.0,
+        "bias/raw_grad_norm": 4.0,
+        "applied_grad_norm": 7.0,
+    }
+    summaries = {
+        f"learning/{name}_aggregate_scalar": jax.numpy.float32(value)
+        for name, value in values.items()
+    }
+
+    def train_step(_: Any, step: int) -> Any:
+        return step + 1, None, SimpleNamespace(summary_tensors=summaries)
+
+    monkeypatch.setattr(upstream.SingleTaskTrainProgram, "train_step", train_step)
+    _train_steps(program, 0, 10)
+    lines = [(line["learning_rate"], line["gradient_norm"]) for line in _read_progress(tmp_path)]
+    assert lines == [(0.25, 5.0), (0.25, 5.0)]
+
+
 def test_a_resumed_run_keeps_to_the_periods(program: programs.TrainProgram, tmp_path: Path) -> None:
     _train_steps(program, 8, 13)
     assert [(line["step"], line["loss"]) for line in _read_progress(tmp_path)] == [
