@@ -240,6 +240,8 @@ def _make_best_checkpoint_bindings(
     bindings = {name: run.values[name] for name in names if run.values[name]}
     if "KEEP_BEST" in bindings and configuration.value("KEEP") is None:
         bindings["KEEP"] = 1  # the newest one, to resume from
+        # Until now the run kept all.
+        bindings[f"{parameter_count.TRACKER}.keeps_older"] = True
     return bindings
 
 

@@ -75,6 +75,13 @@ def describe_lora(config: Any) -> dict[str, Any] | None:
     return dataclasses.asdict(config.lora) if config.lora else None
 
 
+def _list_kernels(config: Lora | None) -> tuple[int, float, list[str]] | None:
+    """Return the rank, the alpha and the kernels of adapters, however their targets are written."""
+    if config is None:
+        return None
+    return config.rank, config.alpha, config.list_kernels()
+
+
 def check_checkpoint(
     checkpoint: str, saved_names: Iterable[str], record: Record | None, config: Any, *, starts: bool
 ) -> None:
@@ -92,7 +99,7 @@ def check_checkpoint(
     """
     has_adapters = any(lora.is_adapter(name) for name in saved_names)
     saved = parse_lora(record)
-    if saved == config.lora and has_adapters == (saved is not None):
+    if _list_kernels(saved) == _list_kernels(config.lora) and has_adapters == (saved is not None):
         return
     if not has_adapters and starts:
         return

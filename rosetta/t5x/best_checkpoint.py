@@ -79,6 +79,8 @@ class Tracker:
         if self._patience is not None:
             actions.append(f"the run stops after {self._patience} evaluations without a better one")
         log.info(f"{metric.name} ({metric.direction}): {', and '.join(actions)}")
+        if self.keeps_best:
+            self._describe_older_checkpoints()
         best = self._history.find_best()
         if best is not None:
             log.info(f"the best step so far is {best:,}: {self._format_value(best)}")
@@ -87,7 +89,43 @@ class Tracker:
                 f"the run has stopped already: {self._explain_stop()}; a larger "
                 f"{PATIENCE_SETTING} continues it"
             )
-            self._set_result()
+            self.set_result()
+
+    def _describe_older_checkpoints(self) -> None:
+        """Say which checkpoints stay that are not the best by the metric."""
+        steps = run_folders.list_checkpoint_steps(self._folder)
+        older = [step for step in steps if self.is_older(step)]
+        if older:
+            log.info(
+                f"the {len(older)} checkpoint(s) from before {SETTING} stay, up to step "
+                f"{older[-1]:,}: remove them yourself if you do not need them"
+            )
+        if self._history.find_best(steps) is not None:
+            return
+        for other in self._history.others:
+            best = other.find_best(steps)
+            if best is not None:
+                log.info(
+                    f"checkpoint {best:,}, the best by {other.metric.name}, stays until there is "
+                    f"a best one by {self._history.metric.name}"
+                )
+                return
+
+    def is_older(self, step: int) -> bool:
+        """Return whether a checkpoint is from before KEEP_BEST was set."""
+        return self._history.kept_until is not None and step <= self._history.kept_until
+
+    def find_best_saved(self) -> int | None:
+        """Return the best step that has a checkpoint.
+
+        While the metric has no value, the best step by the metric before it counts.
+        """
+        steps = run_folders.list_checkpoint_steps(self._folder)
+        for history in (self._history, *self._history.others):
+            best = history.find_best(steps)
+            if best is not None:
+                return best
+        return None
 
     def record(self, step: int, task: str, values: Mapping[str, float]) -> None:
         """Take the metrics of an evaluation, on the first process.
@@ -149,14 +187,24 @@ class Tracker:
         if self._reporter:
             shown = {"step": best, "metric": name, "value": value}
             self._reporter.append({"step": step, "best": shown, "evaluations_since_best": count})
-        self._set_result()
+        self.set_result()
 
-    def _set_result(self) -> None:
+    def set_result(self) -> None:
         """Set the line about the best step at the end of the run."""
         best = self._history.find_best()
-        if best is not None:
-            place = f", {self._folder}/checkpoint_{best}" if self.keeps_best else ""
-            run_results.set_result("best", f"step {best:,}, {self._format_value(best)}{place}")
+        if best is None:
+            return
+        text = f"step {best:,}, {self._format_value(best)}"
+        if self.keeps_best:
+            saved = self._history.find_best(run_folders.list_checkpoint_steps(self._folder))
+            if saved != best:
+                text += ", without a checkpoint"
+            if saved is not None:
+                value = (
+                    "" if saved == best else f"; of the saved steps, {self._format_value(saved)}"
+                )
+                text += f"{value}, {self._folder}/checkpoint_{saved}"
+        run_results.set_result("best", text)
 
     def _format_value(self, step: int) -> str:
         """Return the metric and its value at a step, for people."""
@@ -189,6 +237,7 @@ def make_tracker(
     task: Any = None,
     *,
     answers: bool = False,
+    keeps_older: bool = False,
 ) -> Tracker | None:
     """Return the tracker of the run; None if nothing is tracked.
 
@@ -200,12 +249,15 @@ def make_tracker(
       start: the checkpoint_N that the run starts from; None for random weights.
       task: the SeqIO task or mixture that is evaluated, or its name.
       answers: whether answers are evaluated, too, not only the loss.
+      keeps_older: whether checkpoints stay that the folder has when keep_best is first set.
 
     Raises:
       UserError: a value is not valid, or the evaluations will not have the metric.
     """
     global _tracker  # noqa: PLW0603 (one run a process)
     if not keep_best and patience is None:
+        if jax.process_index() == 0:
+            evaluation_history.end_keeping_best(model_dir)
         return None
     if patience is not None and (not isinstance(patience, int) or patience < 1):
         raise UserError(
@@ -221,6 +273,11 @@ def make_tracker(
         check_metric(metric.name, names)
     first_step = (start and run_folders.parse_checkpoint_step(start)) or 0
     history = evaluation_history.read_history(model_dir, metric, first_step)
+    if not keep_best:
+        history.kept_until = None
+    elif history.kept_until is None:
+        older_steps = run_folders.list_checkpoint_steps(model_dir) if keeps_older else []
+        history.kept_until = max(older_steps, default=-1)
     _tracker = Tracker(history, model_dir, patience=patience, keeps_best=bool(keep_best))
     _tracker.begin()
     return _tracker
@@ -296,9 +353,9 @@ def list_metrics(task: Any, *, answers: bool) -> list[str] | None:
     """
     if task is None:
         return None
-    found = seqio.get_mixture_or_task(task) if isinstance(task, str) else task
+    mixture = seqio.get_mixture_or_task(task) if isinstance(task, str) else task
     names: list[str] = []
-    for part in seqio.get_subtasks(found):
+    for part in seqio.get_subtasks(mixture):
         names += [f"{part.name}/{name}" for name in LOSS_METRICS]
         for measure in part.metric_fns if answers else ():
             measured = _try_metric(measure)
@@ -328,11 +385,25 @@ def _try_metric(measure: Any) -> list[str] | None:
     return None
 
 
+def is_older(step: int) -> bool:
+    """Return whether a checkpoint stays because it is from before KEEP_BEST was set."""
+    return _tracker is not None and _tracker.is_older(step)
+
+
+def update_result() -> None:
+    """Set the line about the best step again, on the first process, after the last save."""
+    if _tracker is not None and jax.process_index() == 0:
+        _tracker.set_result()
+
+
 def broadcast_best_step() -> int | None:
-    """Return the best step on all processes. All have to call it at the same point."""
+    """Return the best step that has a checkpoint, on all processes.
+
+    All have to call it at the same point, when no save is in progress.
+    """
     if _tracker is None or not _tracker.keeps_best:
         return None
-    best = _tracker.history.find_best()
+    best = _tracker.find_best_saved() if jax.process_index() == 0 else None
     number = np.int32(-1 if best is None else best)
     if jax.process_count() > 1:
         number = multihost_utils.broadcast_one_to_all(number)

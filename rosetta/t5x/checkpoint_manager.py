@@ -96,8 +96,9 @@ class _OrbaxManager(_T5xManager._CheckpointManagerImpl):  # noqa: SLF001
         super().__init__(*args, options=options, **kwargs)
 
     def _get_old_steps_to_remove(self) -> list[int]:
-        """Return the steps that Orbax would delete, without the best one and those of other runs.
+        """Return the steps that Orbax would delete, without those that stay.
 
+        These are the best one, those from before KEEP_BEST, and those of other runs.
         All processes call it while they save.
         """
         old_steps = super()._get_old_steps_to_remove()
@@ -105,7 +106,9 @@ class _OrbaxManager(_T5xManager._CheckpointManagerImpl):  # noqa: SLF001
         return [
             step
             for step in old_steps
-            if step != best_step and checkpoint_record.was_saved_by_run(folder, step)
+            if step != best_step
+            and not best_checkpoint.is_older(step)
+            and checkpoint_record.was_saved_by_run(folder, step)
         ]
 
 
@@ -402,6 +405,7 @@ class Manager(_T5xManager):
         if self._saves and jax.process_index() == 0:
             checkpoint_record.distribute_records(str(self.directory))
         self._save_tracker.finish()
+        best_checkpoint.update_result()
 
 
 def _make_missing_mutables(state: Any, saved: Any, missing: Sequence[str]) -> dict[str, Any]:

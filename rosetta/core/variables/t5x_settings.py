@@ -624,10 +624,11 @@ T5X_SETTINGS = (
         example="accuracy",
         details=(
             "loss and token_accuracy are known for all EVAL_DATA. Finetuning has the metrics of "
-            "the task, too. A name that does not exist is refused with those that do. TASK/METRIC "
-            "names the metric of one of several tasks. Lower values of losses, perplexities and "
-            "errors are better, and higher ones of other metrics. :min and :max say it for any "
-            "metric. Other checkpoints of the run are deleted, unless KEEP in gin keeps more."
+            "the task, too. A name that does not exist is refused. The error lists the metrics "
+            "that exist. TASK/METRIC names the metric of one of several tasks. :min and :max say "
+            "whether lower or higher values are better; names with words such as loss, error, "
+            "accuracy and f1 need neither. Other checkpoints that the run saves from then on are "
+            "deleted, unless KEEP in gin keeps more."
         ),
         page="how-to/keep-the-best-checkpoint.md",
     ),

@@ -96,15 +96,13 @@ OPTIONS = (
 )
 _NO_PLATEAU = "choose a --lr_scheduler, such as linear or cosine"
 _NO_LOSS_SCALE = "leave it out: bfloat16 needs no scaling of the loss"
-_NO_METRIC_CHOICE = (
-    "leave it out: all checkpoints are kept, and MODEL_DIR/progress.jsonl has the metrics of each"
-)
+_NO_METRIC_CHOICE = "set the variable KEEP_BEST=METRIC:min or KEEP_BEST=METRIC:max instead"
 # Option -> what to do instead. Their meanings have no counterpart in T5X.
 REFUSED_OPTIONS = {
     "save_best": _NO_METRIC_CHOICE,
     "optimize_metric": _NO_METRIC_CHOICE,
     "optimize_mode": _NO_METRIC_CHOICE,
-    "early_stopping_patience": "stop the run with Ctrl-C, which writes a checkpoint",
+    "early_stopping_patience": "set the variable EARLY_STOP_PATIENCE instead",
     "use_lr_drop": _NO_PLATEAU,
     "lr_drop_factor": _NO_PLATEAU,
     "lr_drop_patience": _NO_PLATEAU,

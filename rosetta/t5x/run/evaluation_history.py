@@ -9,10 +9,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from rosetta.core import run_folders
 from rosetta.core.errors import DAMAGED, INVALID, UserError
 from rosetta.t5x.run import checkpoint_record
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
 
 FILE = "evaluations.json"
 DEFAULT_METRIC = "loss"
@@ -21,8 +25,12 @@ PATIENCE_SETTING = "EARLY_STOP_PATIENCE"
 # The metrics of every evaluation, which need no answers.
 LOSS_METRICS = ("loss", "token_accuracy")
 _MODES = ("min", "max")
-# A metric whose name has one of these words is better if it is smaller.
-_SMALLER_IS_BETTER = ("loss", "perplexity", "error")
+# The words between the underscores of a metric's name that say which values are better.
+_SMALLER_IS_BETTER = {"loss", "perplexity", "error", "wer", "cer", "ter", "mse", "rmse", "mae"}
+_LARGER_IS_BETTER = {
+    *("accuracy", "em", "f1", "match", "bleu", "rouge1", "rouge2", "rougeL", "rougeLsum", "auc"),
+    *("precision", "recall", "corrcoef"),
+}
 _SCHEMA = 1
 
 
@@ -55,17 +63,15 @@ class Metric:
 def parse_metric(text: str) -> Metric:
     """Return the metric of a text METRIC, METRIC:min or METRIC:max.
 
-    Without min or max, losses, perplexities and errors are better if they are smaller, and other
-    metrics if they are larger.
+    Min and max may be left out if the name has a word that says which values are better.
 
     Raises:
-      UserError: the text does not name a metric.
+      UserError: the text does not name a metric, or does not say which values are better.
     """
     name, separator, mode = text.strip().rpartition(":")
     if not separator:
         name = mode
-        last = name.rpartition("/")[2]
-        mode = "min" if any(word in last for word in _SMALLER_IS_BETTER) else "max"
+        mode = _find_mode(name)
     if not name or mode not in _MODES:
         raise UserError(
             "not a valid metric",
@@ -77,6 +83,25 @@ def parse_metric(text: str) -> Metric:
     return Metric(name, mode)
 
 
+def _find_mode(name: str) -> str:
+    """Return the mode of a metric METRIC or TASK/METRIC by the words of its name; "" for none.
+
+    Raises:
+      UserError: the name does not say which values are better.
+    """
+    words = set(name.rpartition("/")[2].split("_"))
+    is_smaller, is_larger = bool(words & _SMALLER_IS_BETTER), bool(words & _LARGER_IS_BETTER)
+    if name and is_smaller == is_larger:
+        raise UserError(
+            "the name does not say whether lower or higher values are better",
+            f"{SETTING}={name}",
+            f"write {name}:min or {name}:max",
+            kind=INVALID,
+            value=name,
+        )
+    return "min" if is_smaller else "max"
+
+
 @dataclass
 class EvaluationHistory:
     """The values of a metric at the steps that were evaluated.
@@ -85,16 +110,27 @@ class EvaluationHistory:
       metric: the metric.
       first_step: the step at which the run began.
       values: step -> value, in the order of the steps.
+      others: the histories of metrics that the run had before, the last one first.
+      kept_until: checkpoints up to this step are from before KEEP_BEST, which does not delete
+        them; None while KEEP_BEST is not set.
     """
 
     metric: Metric
     first_step: int
     values: dict[int, float] = field(default_factory=dict)
+    others: list[EvaluationHistory] = field(default_factory=list)
+    kept_until: int | None = None
 
-    def find_best(self) -> int | None:
-        """Return the best step, the first of equal ones; None without a finite value."""
+    def find_best(self, among: Collection[int] | None = None) -> int | None:
+        """Return the best step, the first of equal ones; None without a finite value.
+
+        Args:
+          among: the steps that count; None for all.
+        """
         best: int | None = None
         for step in self.values:
+            if among is not None and step not in among:
+                continue
             if self.metric.is_better(
                 self.values[step], None if best is None else self.values[best]
             ):
@@ -132,21 +168,66 @@ class EvaluationHistory:
         """Write the history to the folder of the run."""
         document = {
             "schema": _SCHEMA,
+            **self.describe(),
+            "others": [other.describe() for other in self.others],
+            "kept_until": self.kept_until,
+        }
+        run_folders.write_file(run_folders.make_path(_find_file(folder)), json.dumps(document))
+
+    def describe(self) -> dict[str, object]:
+        """Return what the file has of one metric."""
+        return {
             "metric": self.metric.name,
             "mode": self.metric.mode,
             "first_step": self.first_step,
             # JSON has no NaN.
             "values": [[step, repr(value)] for step, value in self.values.items()],
         }
-        path = run_folders.make_path(f"{folder}/{checkpoint_record.RECORD_FOLDER}/{FILE}")
-        run_folders.write_file(path, json.dumps(document))
+
+
+def _find_file(folder: str) -> str:
+    """Return the path of the history in the folder of a run."""
+    return f"{folder}/{checkpoint_record.RECORD_FOLDER}/{FILE}"
+
+
+def _read_file(folder: str) -> EvaluationHistory | None:
+    """Return the history in the folder of a run as it was written; None without one.
+
+    Raises:
+      UserError: the file cannot be read.
+    """
+    place = _find_file(folder)
+    path = run_folders.make_path(place)
+    if not path.exists():
+        return None
+    try:
+        document = json.loads(path.read_text())
+        history = _parse_history(document)
+        history.others = [_parse_history(other) for other in document.get("others", ())]
+        kept_until = document.get("kept_until")
+        history.kept_until = None if kept_until is None else int(kept_until)
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(
+            f"the evaluations cannot be read ({type(error).__name__})",
+            place,
+            "remove the file; the best step is then found among the evaluations to come",
+            kind=DAMAGED,
+        ) from None
+    return history
+
+
+def _parse_history(document: Any) -> EvaluationHistory:
+    """Return the history of one metric, of a part of the file."""
+    metric = Metric(str(document["metric"]), str(document["mode"]))
+    values = {int(step): float(value) for step, value in document["values"]}
+    return EvaluationHistory(metric, int(document["first_step"]), dict(sorted(values.items())))
 
 
 def read_history(folder: str, metric: Metric, first_step: int) -> EvaluationHistory:
     """Return the history of a run until its newest checkpoint; an empty one for a new run.
 
-    What came after that checkpoint will be evaluated again. The history of another metric does not
-    count.
+    What came after that checkpoint will be evaluated again. The histories of other metrics are in
+    `others`.
 
     Args:
       folder: the folder of the run.
@@ -157,25 +238,46 @@ def read_history(folder: str, metric: Metric, first_step: int) -> EvaluationHist
       UserError: the file cannot be read.
     """
     steps = run_folders.list_checkpoint_steps(folder)
-    place = f"{folder}/{checkpoint_record.RECORD_FOLDER}/{FILE}"
-    path = run_folders.make_path(place)
     if not steps:
         return EvaluationHistory(metric, first_step)
-    if not path.exists():
+    saved = _read_file(folder)
+    if saved is None:
         return EvaluationHistory(metric, steps[-1])
+    histories = [saved, *saved.others]
+    history = next(
+        (known for known in histories if known.metric == metric),
+        EvaluationHistory(metric, steps[-1]),
+    )
+    history.others = [known for known in histories if known is not history]
+    history.kept_until = saved.kept_until
+    for known in histories:
+        known.values = {step: value for step, value in known.values.items() if step <= steps[-1]}
+    return history
+
+
+def end_keeping_best(folder: str) -> None:
+    """Write down that a run without KEEP_BEST goes on in a folder, and keeps its checkpoints."""
     try:
-        document = json.loads(path.read_text())
-        saved_metric = Metric(str(document["metric"]), str(document["mode"]))
-        saved = {int(step): float(value) for step, value in document["values"]}
-        first_step = int(document["first_step"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise UserError(
-            f"the evaluations cannot be read ({type(error).__name__})",
-            place,
-            "remove the file; the best step is then found among the evaluations to come",
-            kind=DAMAGED,
-        ) from None
-    if saved_metric != metric:
-        return EvaluationHistory(metric, steps[-1])
-    values = {step: value for step, value in sorted(saved.items()) if step <= steps[-1]}
-    return EvaluationHistory(metric, first_step, values)
+        history = _read_file(folder)
+    except UserError:
+        return  # A run with KEEP_BEST reports the damaged file.
+    if history is not None and history.kept_until is not None:
+        history.kept_until = None
+        history.write(folder)
+
+
+def count_deletable(folder: str, steps: Sequence[int], *, keeps_older: bool) -> int:
+    """Return how many checkpoints of a folder a run with KEEP_BEST may delete.
+
+    Args:
+      folder: the folder of the run.
+      steps: the steps of its checkpoints.
+      keeps_older: whether they all stay if KEEP_BEST is set for the first time.
+
+    Raises:
+      UserError: the history of the run cannot be read.
+    """
+    history = _read_file(folder)
+    if history is None or history.kept_until is None:
+        return 0 if keeps_older else len(steps)
+    return sum(step > history.kept_until for step in steps)

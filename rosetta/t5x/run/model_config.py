@@ -122,7 +122,11 @@ class Lora:
         Args:
           kernel: the name of the kernel's module, for example query or wi_0.
         """
-        return any(kernel in _TARGET_KERNELS[target] for target in self.targets)
+        return kernel in self.list_kernels()
+
+    def list_kernels(self) -> list[str]:
+        """Return the names of the modules whose kernels have an adapter, each once and sorted."""
+        return sorted({kernel for target in self.targets for kernel in _TARGET_KERNELS[target]})
 
     def format_variables(self) -> str:
         """Return the variables that set these values: LORA_RANK=8 LORA_ALPHA=16 ..."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import disk_space
 from rosetta.core.not_known import NOT_KNOWN
-from rosetta.t5x.run import network_fields
+from rosetta.t5x.run import evaluation_history, network_fields
 from rosetta.t5x.run.gin_text import Reference
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _SIZES = (
 TOTAL_STEPS = "__main__.train.total_steps"
 SAVE_SETTING = "t5x.utils.CheckpointConfig.save"
 SAVE_CONFIG = "t5x.utils.SaveCheckpointConfig"
+TRACKER = "rosetta.t5x.best_checkpoint.make_tracker"
 FINETUNING_STEPS = "rosetta.t5x.pretrained.total_steps"  # counts from the first checkpoint
 # Optimizer -> the moments of a kernel in its state.
 _MOMENTS = {
@@ -114,7 +115,7 @@ def check_checkpoint_space(
       A line if not all checkpoints fit, else nothing.
 
     Raises:
-      UserError: not even one checkpoint fits.
+      UserError: not even one checkpoint fits, or the evaluations of the run cannot be read.
     """
     count = count_kernel_parameters(configuration)
     end = find_last_step(configuration, first_step)
@@ -138,9 +139,14 @@ def check_checkpoint_space(
     width = disk_space.FLOAT_BYTES if is_float else disk_space.FLOAT_BYTES // 2
     remaining_steps = max(end - max(saved_steps, default=first_step), 0)
     checkpoints = -(-remaining_steps // period)
+    existing = len(saved_steps)
+    if keep is not None and configuration.value(f"{TRACKER}.keep_best") not in (None, NOT_KNOWN):
+        keep += 1  # the best one
+        keeps_older = configuration.value(f"{TRACKER}.keeps_older") is True
+        existing = evaluation_history.count_deletable(folder, saved_steps, keeps_older=keeps_older)
     return disk_space.check_checkpoints_fit(
         folder,
         count * (width + moments),
-        disk_space.count_added_checkpoints(checkpoints, keep, len(saved_steps)),
+        disk_space.count_added_checkpoints(checkpoints, keep, existing),
         name,
     )

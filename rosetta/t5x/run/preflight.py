@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from rosetta.t5x.run.settings import Settings
 
 _TRAIN = "__main__.train"
-_TRACKER = "rosetta.t5x.best_checkpoint.make_tracker"
 _TASK = "rosetta.t5x.dataset.task"
 _VOCABULARY = "rosetta.t5x.dataset.vocabulary"
 _DATA_SET = "t5x.utils.DatasetConfig"
@@ -143,8 +142,7 @@ def read_periods(configuration: Configuration) -> tuple[int, int] | None:
 
 def needs_evaluated_checkpoints(configuration: Configuration) -> bool:
     """Return whether each step that is evaluated needs a checkpoint: one may be the best."""
-    names = ("keep_best", "patience")
-    return any(configuration.value(f"{_TRACKER}.{name}") not in (None, NOT_KNOWN) for name in names)
+    return configuration.value(f"{parameter_count.TRACKER}.keep_best") not in (None, NOT_KNOWN)
 
 
 def do_periods_fit(configuration: Configuration, save: int, evaluate: int) -> bool:
@@ -165,10 +163,10 @@ def check_best_metric(configuration: Configuration) -> None:
     Raises:
       UserError: the metric is not valid, or the run does not evaluate it or write checkpoints.
     """
-    if not needs_evaluated_checkpoints(configuration):
+    keep_best = configuration.value(f"{parameter_count.TRACKER}.keep_best")
+    patience = configuration.value(f"{parameter_count.TRACKER}.patience")
+    if not {keep_best, patience} - {None, NOT_KNOWN}:
         return
-    keep_best = configuration.value(f"{_TRACKER}.keep_best")
-    patience = configuration.value(f"{_TRACKER}.patience")
     text = keep_best if isinstance(keep_best, str) else evaluation_history.DEFAULT_METRIC
     metric = evaluation_history.parse_metric(text)
     setting = f"{evaluation_history.SETTING}={keep_best}"

@@ -170,6 +170,7 @@ def make_record(chosen: Lora | None) -> checkpoint_record.Record:
 NAMES = ("target/encoder/layers_0/attention/query/kernel",)
 ADAPTED = (*NAMES, "target/encoder/layers_0/attention/query/lora_a")
 EIGHT = Lora(8, 16, ("query",))
+FOUR = ("value", "key", "query", "out")
 
 
 @pytest.mark.parametrize(
@@ -178,12 +179,24 @@ EIGHT = Lora(8, 16, ("query",))
         (NAMES, None, None, True, None),
         (NAMES, None, EIGHT, True, None),  # new adapters
         (ADAPTED, EIGHT, EIGHT, False, None),
+        (ADAPTED, Lora(8, 16, ("out", "attention")), Lora(8, 16, FOUR), False, None),
+        (ADAPTED, EIGHT, Lora(8, 16, FOUR), False, errors.DIFFERS),
         (NAMES, None, EIGHT, False, errors.DIFFERS),  # a run that resumes
         (ADAPTED, EIGHT, None, True, errors.DIFFERS),  # the adapters would be lost
         (ADAPTED, EIGHT, Lora(8, 8, ("query",)), False, errors.DIFFERS),  # another strength
         (ADAPTED, None, EIGHT, True, errors.MISSING),  # no record
     ],
-    ids=["none", "new", "same", "added later", "lost", "other alpha", "no record"],
+    ids=[
+        "none",
+        "new",
+        "same",
+        "same kernels",
+        "more kernels",
+        "added later",
+        "lost",
+        "other alpha",
+        "no record",
+    ],
 )
 def test_adapters_of_a_checkpoint_are_those_of_the_run(
     names: tuple[str, ...], saved: Lora | None, wanted: Lora | None, starts: bool, kind: str | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 from pathlib import Path
@@ -78,16 +79,17 @@ def test_the_metrics_of_a_task_are_known_before_training() -> None:
 @pytest.mark.parametrize(
     ("metric", "kind", "remedy"),
     [
-        ("exactly", errors.UNKNOWN, f"{TASK}/exact"),
-        ("other/exact", errors.UNKNOWN, f"{TASK}/token_accuracy"),
-        ("texts", errors.UNKNOWN, f"{TASK}/f1"),
+        ("exactly:max", errors.UNKNOWN, f"{TASK}/exact"),
+        ("other/exact:max", errors.UNKNOWN, f"{TASK}/token_accuracy"),
+        ("texts:max", errors.UNKNOWN, f"{TASK}/f1"),
     ],
 )
 def test_an_unknown_metric_is_refused_before_training(
     metric: str, kind: str, remedy: str, tmp_path: Path
 ) -> None:
     task = make_task(TASK, measure)
-    with errors.expect_user_error(kind, where=f"KEEP_BEST={metric}", value=metric, remedy=remedy):
+    name = metric.removesuffix(":max")
+    with errors.expect_user_error(kind, where=f"KEEP_BEST={name}", value=name, remedy=remedy):
         best_checkpoint.make_tracker(metric, None, str(tmp_path), None, task, answers=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -132,7 +134,8 @@ def test_a_run_stops_when_its_patience_ends(tmp_path: Path) -> None:
     bests = [report for report in read_reports(tmp_path) if "best" in report]
     assert [report["best"]["step"] for report in bests] == [10, 20, 20, 20]
     assert [report["evaluations_since_best"] for report in bests] == [0, 0, 1, 2]
-    assert "checkpoint_20" in run_results._lines["best"]
+    assert "step 20" in run_results._lines["best"]
+    assert "checkpoint_" not in run_results._lines["best"]  # the test saves none
     assert "stopped early" in run_results._lines
 
 
@@ -158,7 +161,7 @@ def test_a_killed_run_goes_on_counting(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_without_the_metric_is_refused(tmp_path: Path) -> None:
-    tracker: Any = best_checkpoint.make_tracker("exact", None, str(tmp_path))
+    tracker: Any = best_checkpoint.make_tracker("exact:max", None, str(tmp_path))
     assert tracker.needs_answers
     assert not best_checkpoint.measures_concurrently(tracker)
     (action,) = best_checkpoint.make_actions(tracker)["INFER_EVAL"]
@@ -169,27 +172,89 @@ def test_an_evaluation_without_the_metric_is_refused(tmp_path: Path) -> None:
     assert not action.run(None, {})
 
 
-@pytest.mark.parametrize(("keep", "kept"), [(1, [2, 5]), (2, [2, 4, 5])])
-def test_the_best_and_the_newest_checkpoints_are_kept(
-    keep: int, kept: list[int], tmp_path: Path
-) -> None:
-    tracker: Any = best_checkpoint.make_tracker("loss", None, str(tmp_path))
+def make_manager(folder: Path, keep: int | None) -> Any:
+    """A manager of T5X as a run begins or resumes with it."""
     model = Model()
-    run = checkpoint_record.ensure_run_name(str(tmp_path))
-    saver = checkpoint_manager.Manager(
-        str(tmp_path),
+    return checkpoint_manager.Manager(
+        str(folder),
         jax.eval_shape(lambda: model.state(0)),
         PjitPartitioner(1, devices=jax.devices()[:1]),
         save_dtype="float32",
         keep=keep,
     )
-    for step, loss in enumerate((4.0, 3.0, 1.0, 2.0, 3.0, 2.0)):
+
+
+def train(tracker: Any, manager: Any, losses: dict[int, float]) -> list[int]:
+    """Save and evaluate steps; return those with a checkpoint in the end."""
+    folder = str(manager.directory)
+    run = checkpoint_record.ensure_run_name(folder)
+    for step, loss in losses.items():
         record = checkpoint_record.Record(step=step, scale_attn_logits=False, run=run)
-        checkpoint_record.write_record(str(tmp_path), record)
-        saver.save(model.state(step))
-        evaluate(tracker, step, loss)  # T5X evaluates a step after it has saved it
-    saver.close()
-    assert run_folders.list_checkpoint_steps(str(tmp_path)) == kept
+        checkpoint_record.write_record(folder, record)
+        manager.save(Model().state(step))
+        if tracker:
+            evaluate(tracker, step, loss)  # T5X evaluates a step after it has saved it
+    manager.close()
+    return run_folders.list_checkpoint_steps(folder)
+
+
+LOSSES = dict(enumerate((4.0, 3.0, 1.0, 2.0, 3.0, 2.0)))
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(1, [2, 5]), (2, [2, 4, 5])])
+def test_the_best_and_the_newest_checkpoints_are_kept(
+    keep: int, kept: list[int], tmp_path: Path
+) -> None:
+    tracker: Any = best_checkpoint.make_tracker("loss", None, str(tmp_path))
+    assert train(tracker, make_manager(tmp_path, keep), LOSSES) == kept
+    assert run_results._lines["best"].endswith(f"{tmp_path}/checkpoint_2")
+
+
+def test_the_best_checkpoint_that_exists_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full at the best step: the best one of the others stays."""
+    tracker: Any = best_checkpoint.make_tracker("loss", None, str(tmp_path))
+    steps = iter(LOSSES)
+
+    def fail_at_step_2(_folder: str, _size: int) -> None:
+        if next(steps) == 2:
+            raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(checkpoint_record, "check_free_space", fail_at_step_2)
+    assert train(tracker, make_manager(tmp_path, 1), {**LOSSES, 1: 1.5}) == [1, 5]
+    line = run_results._lines["best"]
+    assert "step 2" in line
+    assert line.endswith(f"{tmp_path}/checkpoint_1")
+
+
+def resume(folder: Path, keep_best: str | None, **more: bool) -> Any:
+    """The tracker of a run that is started again."""
+    best_checkpoint._tracker = None
+    best_checkpoint.make_tracker.cache_clear()
+    return best_checkpoint.make_tracker(keep_best, None, str(folder), **more)
+
+
+def test_the_best_by_another_metric_stays_until_there_is_a_value(tmp_path: Path) -> None:
+    tracker = resume(tmp_path, "loss")
+    assert train(tracker, make_manager(tmp_path, 1), LOSSES) == [2, 5]
+    tracker = resume(tmp_path, "token_accuracy")
+    assert best_checkpoint.broadcast_best_step() == 2
+    assert train(tracker, make_manager(tmp_path, 1), {6: 9.0}) == [2, 6]
+    tracker = resume(tmp_path, "loss")  # a switch back still knows step 2
+    assert train(tracker, make_manager(tmp_path, 1), {7: 9.0}) == [2, 7]
+
+
+def test_checkpoints_from_before_keep_best_stay(tmp_path: Path) -> None:
+    assert train(None, make_manager(tmp_path, None), {0: 9.0, 1: 9.0}) == [0, 1]
+    for steps, kept in (((2, 3, 4), [0, 1, 2, 4]), ((5, 6), [0, 1, 2, 6])):
+        tracker = resume(tmp_path, "loss", keeps_older=True)
+        losses = {step: float(step) for step in steps}
+        assert train(tracker, make_manager(tmp_path, 1), losses) == kept
+    assert resume(tmp_path, None) is None  # a run without KEEP_BEST, which keeps all again
+    assert train(None, make_manager(tmp_path, None), {7: 9.0, 8: 9.0}) == [0, 1, 2, 6, 7, 8]
+    tracker = resume(tmp_path, "loss", keeps_older=True)
+    assert train(tracker, make_manager(tmp_path, 1), {9: 9.0, 10: 9.0}) == [0, 1, 2, 6, 7, 8, 10]
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

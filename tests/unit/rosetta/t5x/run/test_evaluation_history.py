@@ -22,6 +22,9 @@ LOSS, ACCURACY = Metric("loss", "min"), Metric("accuracy", "max")
         ("task_a/loss", Metric("task_a/loss", "min")),
         ("loss/f1", Metric("loss/f1", "max")),  # the task's name says nothing
         ("word_error_rate", Metric("word_error_rate", "min")),
+        ("task/bleu", Metric("task/bleu", "max")),
+        ("trivia_qa/wer", Metric("trivia_qa/wer", "min")),
+        ("bits_per_byte:min", Metric("bits_per_byte", "min")),
         ("accuracy:min", Metric("accuracy", "min")),
         (" perplexity:max ", Metric("perplexity", "max")),
     ],
@@ -34,6 +37,14 @@ def test_a_metric_knows_what_is_better(text: str, expected: Metric) -> None:
 def test_other_metrics_are_refused(text: str) -> None:
     with errors.expect_user_error(errors.INVALID, where="KEEP_BEST", value=text):
         evaluation_history.parse_metric(text)
+
+
+@pytest.mark.parametrize("name", ["bits_per_byte", "task/exactness", "accuracy_loss", "closs"])
+def test_a_name_that_does_not_say_what_is_better_needs_a_mode(name: str) -> None:
+    with errors.expect_user_error(
+        errors.INVALID, where=f"KEEP_BEST={name}", value=name, remedy=f"{name}:min"
+    ):
+        evaluation_history.parse_metric(name)
 
 
 @pytest.mark.parametrize(
@@ -74,12 +85,23 @@ def test_a_resumed_run_remembers_up_to_its_checkpoint(tmp_path: Path) -> None:
 
 
 def test_another_metric_or_a_new_run_begins_anew(tmp_path: Path) -> None:
-    EvaluationHistory(LOSS, 100, {110: 2.0}).write(str(tmp_path))
+    before = EvaluationHistory(LOSS, 100, {110: 2.0})
+    before.write(str(tmp_path))
     assert evaluation_history.read_history(str(tmp_path), LOSS, 7) == EvaluationHistory(LOSS, 7)
     save_checkpoints(tmp_path, 110)
     for metric in (ACCURACY, Metric("loss", "max")):
-        found = evaluation_history.read_history(str(tmp_path), metric, 7)
-        assert found == EvaluationHistory(metric, 110)
+        history = evaluation_history.read_history(str(tmp_path), metric, 7)
+        assert history == EvaluationHistory(metric, 110, others=[before])
+
+
+def test_a_switch_back_to_a_metric_finds_its_values(tmp_path: Path) -> None:
+    EvaluationHistory(LOSS, 100, {110: 2.0}, kept_until=100).write(str(tmp_path))
+    save_checkpoints(tmp_path, 110, 120)
+    for metric in (ACCURACY, Metric("f1", "max"), LOSS):
+        history = evaluation_history.read_history(str(tmp_path), metric, 7)
+        history.write(str(tmp_path))
+    assert (history.metric, history.values, history.kept_until) == (LOSS, {110: 2.0}, 100)
+    assert [other.metric.name for other in history.others] == ["f1", "accuracy"]
 
 
 def test_a_run_without_a_history_begins_where_it_is(tmp_path: Path) -> None:

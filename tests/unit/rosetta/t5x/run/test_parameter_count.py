@@ -48,6 +48,12 @@ def test_a_decoder_alone_has_no_encoder() -> None:
         ({"OPTIMIZER": Reference("rosetta.t5x.optimizer.adamw_rms")}, [], 0, 12, 3),
         ({"OPTIMIZER": Reference("rosetta.t5x.muon.muon")}, [], 0, 8, 3),
         ({"utils.SaveCheckpointConfig.dtype": "bfloat16"}, [], 0, 10, 3),
+        ({"KEEP_BEST": "loss", "KEEP": 1}, [], 0, 12, 3),  # the best, the newest, the next one
+        ({"KEEP_BEST": "loss", "KEEP": 1}, [6000], 0, 12, 2),
+        (
+            {"KEEP_BEST": "loss", "KEEP": 1, f"{parameter_count.TRACKER}.keeps_older": True},
+            *([3000, 6000], 0, 12, 3),
+        ),
         ({"FT_STEPS": 6000}, [], 1000000, 12, 2),
         ({"FT_STEPS": 6000}, [1006000], 1000000, 12, 0),
         ({"FT_STEPS": 6000}, [], 0, 12, None),

@@ -29,7 +29,9 @@ def test_the_nearest_multiple_or_divisor(period: int, wanted: int, fitted: int) 
         ({"EVAL_PERIOD": 700}, "", {"EVAL_DATA": None}, {}),
         # Each step that is evaluated needs a checkpoint, because it may be the best.
         ({"EVAL_PERIOD": 500}, "", {"KEEP_BEST": "loss"}, {"SAVE_PERIOD": 500}),
-        ({"SAVE_PERIOD": 2500}, "", {"EARLY_STOP_PATIENCE": 3}, {"EVAL_PERIOD": 5000}),
+        # An early stop needs no checkpoints.
+        ({"EVAL_PERIOD": 500}, "", {"EARLY_STOP_PATIENCE": 3}, {}),
+        ({"EVAL_PERIOD": 700}, "", {"EARLY_STOP_PATIENCE": 3}, {"SAVE_PERIOD": 6300}),
         ({"SAVE_PERIOD": 9000}, "", {"KEEP_BEST": "loss"}, {"EVAL_PERIOD": 9000}),
         ({}, "", {"KEEP_BEST": "loss", "SAVE_PERIOD": 5000}, {"SAVE_PERIOD": 6000}),
         ({}, "", {"SAVE_PERIOD": 5000}, {}),  # of a shipped file, without a best checkpoint
@@ -57,12 +59,12 @@ def test_the_default_period_is_fitted(
 
 def test_an_evaluation_without_a_checkpoint_is_refused() -> None:
     chosen = {"EVAL_DATA": "text:x", "SAVE_PERIOD": 1000, "EVAL_PERIOD": 500}
-    preflight.check_periods(shipped_gin.read_pretraining(chosen))
-    for setting in ({"KEEP_BEST": "loss"}, {"EARLY_STOP_PATIENCE": 2}):
-        with errors.expect_user_error(
-            errors.CONFLICT, where="SAVE_PERIOD=1000", remedy="SAVE_PERIOD=500"
-        ):
-            preflight.check_periods(shipped_gin.read_pretraining({**chosen, **setting}))
+    for setting in ({}, {"EARLY_STOP_PATIENCE": 2}):
+        preflight.check_periods(shipped_gin.read_pretraining({**chosen, **setting}))
+    with errors.expect_user_error(
+        errors.CONFLICT, where="SAVE_PERIOD=1000", remedy="SAVE_PERIOD=500"
+    ):
+        preflight.check_periods(shipped_gin.read_pretraining({**chosen, "KEEP_BEST": "loss"}))
 
 
 @pytest.mark.parametrize(
