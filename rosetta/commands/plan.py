@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
+import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,14 +153,19 @@ def parse_switches(words: list[str]) -> dict[str, Any]:
     """Return the fields of T5Config that words such as "remat=full" set.
 
     Raises:
-      UserError: A word does not name a field, its value is not valid, or two fields do not go
-        together.
+      UserError: A word does not name a field that a text can express, its value is not valid, or
+        two fields do not go together.
     """
     from rosetta.plan.t5x_step import VOCABULARY_ROWS
     from rosetta.t5x.run.model_config import T5Config
 
     defaults = {field.name: field.default for field in dataclasses.fields(T5Config)}
     defaults["vocab_size"] = VOCABULARY_ROWS  # T5Config has no default for it
+    # A default of None is that of a truth value that may be left open, or no text can express it.
+    annotations = typing.get_type_hints(T5Config)
+    for name in [name for name, default in defaults.items() if default is None]:
+        if annotations[name] != (bool | None):
+            del defaults[name]
     switches: dict[str, Any] = {}
     for word in words:
         name, _, text = word.partition("=")

@@ -100,3 +100,11 @@ def test_truth_values_that_are_open_by_default() -> None:
     """A field that may be None takes truth values, and not their text."""
     words = ["fuse_mlp=false", "fused_geglu=true"]
     assert plan.parse_switches(words) == {"fuse_mlp": False, "fused_geglu": True}
+
+
+@pytest.mark.parametrize("name", ["lora", "sparse_attention"])
+def test_fields_that_no_text_can_express(name: str) -> None:
+    """A field whose value has fields of its own is refused like an unknown one."""
+    word = f"{name}=true"
+    with errors.expect_user_error(errors.INVALID, where="--with", value=word, remedy="fuse_mlp"):
+        plan.parse_switches([word])
