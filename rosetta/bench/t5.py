@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax.linen import partitioning as flax_partitioning
 
 from rosetta.bench import modes, timing
 from rosetta.core import gpus
@@ -26,6 +27,7 @@ from rosetta.core.gpu_query import DetectedGpu, parse_capability
 from rosetta.health import progress
 from rosetta.nn import current_mesh, fp8
 from rosetta.nn.loss import LossSettings, chunked_cross_entropy
+from rosetta.nn.mesh_axes import DATA
 from rosetta.presets import resolution, t5x_model_options
 from rosetta.t5x.network import Transformer, compute_logits_scale
 from rosetta.t5x.run import flops
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Z_LOSS = 1e-4
+# The devices share the batch alone.
+AXIS_RULES = (("batch", DATA),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,12 +242,13 @@ def _compile_step(
         arguments: Those of `run_training_step` after the network, as arrays or as their shapes.
         xla_flags: Flags that replace those of the presets, without dashes.
     """
-    # Kernels that XLA cannot divide are chosen from the mesh, and run whole on one device.
-    choose_kernels = (
-        current_mesh.use_mesh(place.mesh) if place.task.devices == 1 else contextlib.nullcontext()
-    )
     jitted = jax.jit(functools.partial(run_training_step, config), donate_argnums=(0, 1))
-    with choose_kernels:
+    # As in the trainer's partitioner: kernels that XLA cannot divide are chosen from the mesh.
+    with (
+        place.mesh,
+        flax_partitioning.axis_rules(AXIS_RULES),
+        current_mesh.use_mesh(place.mesh),
+    ):
         lowered = jitted.lower(*arguments)
     options: dict[str, Any] = dict(xla_flags)
     if place.platform == "gpu":
@@ -308,9 +313,9 @@ class Place:
         self.accelerator = resolution.find_accelerator(
             [DetectedGpu(self.gpu, read_compute_capability(devices[0]))]
         )
-        self.mesh = jax.sharding.Mesh(np.array(devices[: task.devices]), ("data",))
+        self.mesh = jax.sharding.Mesh(np.array(devices[: task.devices]), (DATA,))
         self.replicated = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
-        self.rows = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec("data"))
+        self.rows = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(DATA))
 
 
 class SharedState:

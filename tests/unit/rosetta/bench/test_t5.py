@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from rosetta.presets import t5x_model_options
 from rosetta.t5x.run.model_config import T5Config
 from tests.support import errors
 
+ROOT = Path(__file__).parents[4]
 TASK = t5.Task("tiny", batch=2, inputs=8, targets=4, steps=1, turns=2)
 
 
@@ -209,6 +213,37 @@ def test_loss_in_slices_is_the_same_loss() -> None:
 
     whole, sliced = jax.jit(both)(jax.random.key(1))
     assert float(whole) == pytest.approx(float(sliced), rel=1e-5)
+
+
+def test_the_kernel_of_the_mlp_on_several_devices() -> None:
+    """Each device runs the kernels on its part of the batch."""
+    script = """
+from unittest import mock
+from rosetta.bench import modes, t5
+from rosetta.nn import geglu_kernels
+
+task = t5.Task("tiny", batch=8, inputs=8, targets=4, devices=2, layers=1)
+fields = {"dtype": "float32", "fp8": "xla", "fuse_qkv": True, "fused_geglu": True}
+narrow = modes.read_size_fields("tiny") | {"vocab_size": 64, "emb_dim": 16, "mlp_dim": 16}
+modes.read_size_fields = lambda name: narrow
+with mock.patch.object(
+    geglu_kernels, "differentiate_geglu", wraps=geglu_kernels.differentiate_geglu
+) as kernel:
+    t5.compile_mode(task, modes.Mode("interpreted", fields))
+print([call.args[0].shape for call in kernel.call_args_list])
+"""
+    flags = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    # The tokens of half a batch: four sequences, of the decoder (4 tokens) and the encoder (8).
+    assert done.stdout.splitlines()[-1] == "[(16, 2, 16), (32, 2, 16)]"
 
 
 def test_batches_and_devices_that_do_not_fit_are_refused() -> None:
