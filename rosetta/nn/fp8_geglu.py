@@ -191,9 +191,9 @@ def _compute(
     return output, (product, first, second)
 
 
-def _compute_backward(settings: _Settings, kept: Any, gradient: Any) -> tuple[Any, Any, Any]:
+def _compute_backward(settings: _Settings, residuals: Any, gradient: Any) -> tuple[Any, Any, Any]:
     """Return the gradients of the input and the kernels, and the observed states."""
-    product, first, second = kept
+    product, first, second = residuals
     with jax.named_scope(settings.scopes[1]):
         hidden_gradient, scales, output_kernel_gradients = _differentiate_output(
             settings, second, gradient

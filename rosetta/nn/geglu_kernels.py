@@ -40,7 +40,7 @@ def find_shape_problem(rows: int, features: int) -> str:
     if rows % ROW_TILES[-1] or features % FEATURE_TILES[-1]:
         return f"{rows} tokens and {features} hidden features are not multiples of 16"
     if 2 * rows * features > _MOST_ELEMENTS:
-        return f"{rows} tokens of {features} hidden features are more than 2**31 elements"
+        return f"both halves of {rows} tokens of {features} features have 2**31 elements or more"
     return ""
 
 

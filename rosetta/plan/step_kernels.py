@@ -47,7 +47,7 @@ _TE_PREFIX = "te_"
 _TE_PRODUCTS = ("te_gemm_ffi", "te_gemm_v2_ffi")
 _TE_ATTENTION = ("te_fused_attn_forward_ffi", "te_fused_attn_backward_ffi")
 # The call of a kernel that Pallas wrote for Triton: until jaxlib 0.10.2, and after it.
-_PALLAS_CALLS = ("__gpu$xla.gpu.triton", "triton_kernel_call_ffi")
+PALLAS_CALLS = ("__gpu$xla.gpu.triton", "triton_kernel_call_ffi")
 COLLECTIVE_OPCODES = (
     "all-reduce",
     "all-gather",
@@ -346,7 +346,7 @@ def is_attention(instruction: Instruction) -> bool:
 
 def is_pallas(instruction: Instruction) -> bool:
     """Return whether an instruction is a kernel that was written in Pallas."""
-    return instruction.target in _PALLAS_CALLS
+    return instruction.target in PALLAS_CALLS
 
 
 def list_collectives(module: HloModule) -> list[Collective]:

@@ -433,7 +433,10 @@ class Mlp(nn.Module):
             return None
         placement = None
         if config.fp8 != "xla" or config.mlp_activations != fp8_geglu.ACTIVATIONS:
-            problem = "it is for gelu and linear in FP8 by XLA"
+            problem = (
+                "the fused kernel needs ENABLE_FP8=1, ENABLE_TE=0 and the activations gelu and "
+                "linear"
+            )
         elif not config.joins_mlp_halves:
             problem = "both halves of the MLP are not one product"
         elif keep_mask is not None:

@@ -155,8 +155,8 @@ def differentiate(step: Step) -> tuple[dict[str, np.ndarray], int]:
         output, (variable_gradients, input_gradient) = traced.lower().compile()(*arguments)
     arrays = {"output": output, "input gradient": input_gradient}
     arrays |= flatten_dict(unfreeze(variable_gradients), sep="/")
-    found = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
-    return found, str(traced.jaxpr).count("name=geglu")
+    results = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
+    return results, str(traced.jaxpr).count("name=geglu")
 
 
 def compute_difference(left: np.ndarray, right: np.ndarray) -> float:
@@ -177,10 +177,10 @@ def main() -> None:
     results: dict[str, Any] = {}
     for name, settings in VARIANTS.items():
         step = Step(fused=True, **settings)
-        found, kernels = differentiate(step)
+        fused, kernels = differentiate(step)
         plain_step = dataclasses.replace(step, fused=False, devices=(1, 1), fsdp=False)
         plain, plain_kernels = differentiate(plain_step)
-        differences = {array: compute_difference(found[array], plain[array]) for array in plain}
+        differences = {array: compute_difference(fused[array], plain[array]) for array in plain}
         results[name] = {
             "differences": differences,
             "kernels": kernels,
@@ -188,7 +188,7 @@ def main() -> None:
         }
         if step.dtype != "float32":
             exact, _kernels = differentiate(dataclasses.replace(plain_step, dtype="float32"))
-            results[name]["errors"] = [compute_error(arrays, exact) for arrays in (found, plain)]
+            results[name]["errors"] = [compute_error(arrays, exact) for arrays in (fused, plain)]
     print(json.dumps(results))
 
 

@@ -26,6 +26,7 @@ from jax.sharding import Mesh
 
 from rosetta.core import log
 from rosetta.nn import current_mesh, fp8_geglu
+from rosetta.plan import step_kernels
 from rosetta.t5x.layers import Mlp
 from rosetta.t5x.run.model_config import T5Config
 from tests.support.fused_geglu_gradients import RULES, VARIANTS
@@ -56,7 +57,7 @@ def test_same_as_without(results: dict[str, Any], variant: str) -> None:
     """Output, gradients and observed states are those of XLA's kernels on one device."""
     differences = results[variant]["differences"]
     assert {"output", "input gradient", "params/wo/kernel"} < set(differences)
-    assert {name: value for name, value in differences.items() if value > 1e-5} == {}
+    assert {name: value for name, value in differences.items() if not value <= 1e-5} == {}
 
 
 def test_bfloat16_is_no_less_exact(results: dict[str, Any]) -> None:
@@ -154,7 +155,7 @@ def test_other_mlps(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -
     assert lines
 
 
-@pytest.fixture(scope="module", params=["h100", "h200", "b200"])
+@pytest.fixture(scope="module", params=["l4", "h100", "h200", "b200", "rtx-pro-6000"])
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What tests/support/compile_fused_geglu.py prints for a GPU, and the folder of its PTX."""
     if not any(find_spec(name) for name in ("jax_cuda12_plugin", "jax_cuda13_plugin")):
@@ -178,10 +179,9 @@ def test_compiled_steps(compiled: Any) -> None:
     assert set(steps) == {"data", "fsdp", "tensor parallel"}
     assert steps["fsdp"]["plain"]["gathers"]
     for step in steps.values():
-        assert step["fused"]["calls"] == {
-            "__cublas$lt$matmul$f8": 6,
-            "__gpu$xla.gpu.triton": 2,
-        }
+        calls = dict(step["fused"]["calls"])
+        assert sum(calls.pop(target, 0) for target in step_kernels.PALLAS_CALLS) == 2
+        assert calls == {"__cublas$lt$matmul$f8": 6}
         assert step["fused"]["has cubin"]
         assert step["fused"]["gathers"] == step["plain"]["gathers"]
 

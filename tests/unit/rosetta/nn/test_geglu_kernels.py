@@ -62,17 +62,17 @@ def quantise(x: np.ndarray, scale: float, fp8_type: tuple[Any, float]) -> np.nda
     return result
 
 
-def assert_same_fp8(found: Any, expected: np.ndarray) -> None:
+def assert_same_fp8(result: Any, expected: np.ndarray) -> None:
     """Check that FP8 arrays are the same, but for a few elements in their last place.
 
     NumPy computes in float64. Where that and float32 lie on two sides of the middle between two
     numbers of FP8, they round to neighbours, whose bits differ by one. Where gelu is almost zero,
     float32 has no digits left of 1 + tanh, and the difference is tiny beside the largest element.
     """
-    found = np.asarray(found)
-    assert found.dtype == expected.dtype
-    distance = np.abs(found.view(np.int8).astype(int) - expected.view(np.int8).astype(int))
-    difference = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+    result = np.asarray(result)
+    assert result.dtype == expected.dtype
+    distance = np.abs(result.view(np.int8).astype(int) - expected.view(np.int8).astype(int))
+    difference = np.abs(result.astype(np.float64) - expected.astype(np.float64))
     distance[difference < 1e-5 * np.abs(expected.astype(np.float64)).max()] = 0
     assert distance.max() <= 1
     assert (distance > 0).mean() < 1e-3
@@ -91,14 +91,14 @@ def test_forward(rows: int, features: int, dtype: Any) -> None:
     _gate, linear, gelu, _derivative = compute_unit(product, FORWARD_SCALES)
     hidden = gelu * linear
     scales = make_scales(FORWARD_SCALES)
-    found, transposed, amaxes = geglu_kernels.apply_geglu(
+    hidden_features, transposed, amaxes = geglu_kernels.apply_geglu(
         product, scales, transpose=True, interpret=True
     )
-    assert_same_fp8(found, quantise(hidden, FORWARD_SCALES[3], E4M3))
-    assert_same_bits(np.asarray(transposed).T, found)
+    assert_same_fp8(hidden_features, quantise(hidden, FORWARD_SCALES[3], E4M3))
+    assert_same_bits(np.asarray(transposed).T, hidden_features)
     np.testing.assert_allclose(np.max(amaxes), np.abs(hidden).max(), rtol=1e-5)
     (alone,) = geglu_kernels.apply_geglu(product, scales, transpose=False, interpret=True)
-    assert_same_bits(alone, found)
+    assert_same_bits(alone, hidden_features)
 
 
 @pytest.mark.parametrize(
@@ -111,11 +111,11 @@ def test_backward(rows: int, features: int, dtype: Any) -> None:
     _gate, linear, gelu, derivative = compute_unit(product, BACKWARD_SCALES)
     gradient = np.asarray(gradient_product, np.float64) * BACKWARD_SCALES[3] * BACKWARD_SCALES[4]
     expected = np.stack([gradient * linear * derivative, gradient * gelu], axis=1)
-    found, transposed, amaxes = geglu_kernels.differentiate_geglu(
+    gradients, transposed, amaxes = geglu_kernels.differentiate_geglu(
         product, gradient_product, make_scales(BACKWARD_SCALES), interpret=True
     )
-    assert_same_fp8(found, quantise(expected, BACKWARD_SCALES[5], E5M2))
-    assert_same_bits(np.transpose(transposed, (2, 0, 1)), found)
+    assert_same_fp8(gradients, quantise(expected, BACKWARD_SCALES[5], E5M2))
+    assert_same_bits(np.transpose(transposed, (2, 0, 1)), gradients)
     np.testing.assert_allclose(
         np.max(amaxes, axis=(1, 2)), np.abs(expected).max(axis=(0, 2)), rtol=1e-5
     )
