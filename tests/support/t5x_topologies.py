@@ -1,4 +1,8 @@
-"""Run with six virtual devices by test_topology.py: prints as JSON what training comes to on each topology."""
+"""Print as JSON what training comes to on each topology, or what it does to a part of the model.
+
+Usage: python -m tests.support.t5x_topologies all|parts FOLDER. test_topology.py runs it with six
+virtual devices.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,9 @@ from t5x import utils
 
 from rosetta.core.errors import UserError
 from rosetta.t5x import checkpoint, checkpoint_manager, model, muon, network, optimizer
+from rosetta.t5x.partial_optimizer import restrict_optimizer, split_params
 from rosetta.t5x.partitioning import PjitPartitioner
+from rosetta.t5x.run.model_config import Lora
 from rosetta.t5x.trainer import Trainer
 
 BATCH, LENGTH, SAVED_AT = 8, 16, 2
@@ -34,6 +40,13 @@ CONFIG = network.T5Config(
     dropout_rate=0.0,
 )
 ALL: dict[str, Any] = {"devices": 4, "tensor": 2, "microbatches": 2, "fsdp": True}
+# Runs that train a part of the model: fields of T5Config, and the value of FREEZE.
+PARTS: dict[str, tuple[dict[str, Any], str]] = {
+    "frozen": ({}, "encoder"),
+    "frozen, fp8": ({"fp8": "xla"}, "encoder"),
+    "adapters": ({"lora": Lora(4, 8)}, ""),
+    "adapters, fp8": ({"lora": Lora(4, 8), "fp8": "xla"}, ""),
+}
 
 
 def make_batch(step: int, rows: int) -> dict[str, Any]:
@@ -60,10 +73,10 @@ class Run:
         start: str | None = None,
         gradient_dtype: str | None = None,
         make_optimizer: Any = optimizer.adamw,
-        dtype: str = "float32",
+        **switches: Any,
     ) -> None:
         self.rows = rows
-        config = dataclasses.replace(CONFIG, dtype=dtype)
+        config = dataclasses.replace(CONFIG, **switches)
         self.partitioner = PjitPartitioner(tensor, devices=jax.devices()[:devices], fsdp=fsdp)
         made = model.EncoderDecoderModel(
             module=network.Transformer(config),
@@ -166,6 +179,44 @@ def find_resume_error(folder: str, start: str, make_optimizer: Any) -> str:
     return ""
 
 
+def train_part(folder: str, name: str, gradient_dtype: str | None) -> dict[str, Any]:
+    """Train one of PARTS on four devices.
+
+    Returns:
+      The losses, and the largest changes of the frozen and of the trained parameters.
+    """
+    switches, patterns = PARTS[name]
+
+    def make_optimizer() -> Any:
+        return restrict_optimizer(optimizer.adamw(), patterns, adapters_only="lora" in switches)
+
+    run = Run(
+        f"{folder}/{name}/{gradient_dtype}",
+        4,
+        microbatches=2,
+        fsdp=True,
+        gradient_dtype=gradient_dtype,
+        make_optimizer=make_optimizer,
+        **switches,
+    )
+    trained, frozen = split_params(make_optimizer(), run.params())
+    losses = run.steps(3)
+    trained_after, frozen_after = split_params(make_optimizer(), run.params())
+    return {
+        "losses": losses,
+        "frozen": largest_difference(frozen, frozen_after),
+        "trained": largest_difference(trained, trained_after),
+    }
+
+
+def train_parts(folder: str) -> None:
+    """Train each of PARTS with float32 gradients, and with GRADIENT_DTYPE=bfloat16."""
+    results = {}
+    for name in PARTS:
+        results[name] = [train_part(folder, name, dtype) for dtype in (None, "bfloat16")]
+    print(json.dumps(results))
+
+
 def main(folder: str) -> None:
     begun = Run(f"{folder}/begun", **ALL)
     found: dict[str, Any] = {"begun": begun.steps(SAVED_AT), "moments": begun.moments_held()}
@@ -213,4 +264,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    {"all": main, "parts": train_parts}[sys.argv[1]](sys.argv[2])

@@ -17,18 +17,19 @@ required_modules.need_modules("jax", "t5x.utils")
 ROOT = Path(__file__).parents[4]
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What tests/support/t5x_topologies.py prints. It needs a process of its own: the number of virtual devices is fixed once JAX runs."""
+def run_program(what: str, folder: Path) -> dict[str, Any]:
+    """Return what tests/support/t5x_topologies.py prints.
+
+    It needs a process of its own: the number of virtual devices is fixed once JAX runs.
+    """
     flags = "--xla_force_host_platform_device_count=6 --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     environment = os.environ | {
         "XLA_FLAGS": flags,
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
     }
-    folder = tmp_path_factory.mktemp("runs")
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.support.t5x_topologies", str(folder)],
+        [sys.executable, "-m", "tests.support.t5x_topologies", what, str(folder)],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -38,6 +39,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     assert ran.returncode == 0, ran.stderr[-2000:]
     result: dict[str, Any] = json.loads(ran.stdout.strip().splitlines()[-1])
     return result
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What training comes to on each topology."""
+    return run_program("all", tmp_path_factory.mktemp("runs"))
 
 
 @pytest.mark.parametrize("topology", ["one", "two"])
@@ -86,3 +93,24 @@ def test_gradients_in_bfloat16_are_rounded(found: dict[str, Any]) -> None:
     )  # before the first update
     assert found["bfloat16"][1] == pytest.approx(found["goes on"][1], rel=1e-4)
     assert found["apart bfloat16"] > 10 * found["apart float32"]
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What training does to a part of the model, without and with GRADIENT_DTYPE=bfloat16."""
+    return run_program("parts", tmp_path_factory.mktemp("parts"))
+
+
+@pytest.mark.parametrize("name", ["frozen", "frozen, fp8", "adapters", "adapters, fp8"])
+def test_parts_of_the_model_train_with_gradients_in_bfloat16(
+    parts: dict[str, Any], name: str
+) -> None:
+    """The losses are almost those of float32 gradients, and frozen parameters do not change."""
+    plain, rounded = parts[name]
+    assert rounded["losses"][0] == pytest.approx(plain["losses"][0], rel=1e-5)
+    assert rounded["losses"] == pytest.approx(plain["losses"], rel=5e-3)
+    assert rounded["losses"] != plain["losses"]
+    assert plain["losses"][-1] < plain["losses"][0]
+    for run in (plain, rounded):
+        assert run["frozen"] == 0
+        assert run["trained"] > 0.01
