@@ -5,15 +5,19 @@ The text is that of the self-test, because an environment has no files of the ch
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from rosetta.accept.records import Check, Measurement, Number
 from rosetta.accept.setup import Case, Setup, make_case, require_packages
-from rosetta.core.errors import FAILED, UserError
+from rosetta.core import parent_death
+from rosetta.core.errors import FAILED, MISSING, UserError
 from rosetta.selftest import sample_text
 
 # The settings of the README's run, and the loss that it falls below.
@@ -52,16 +56,20 @@ def measure_run(setup: Setup) -> Measurement:
         "PATH": os.pathsep.join((str(programs), os.environ.get("PATH", ""))),
         "ROSETTA_HOME": str(folder / "home"),  # `rosetta runs` does not list this run
     }
+    # preexec_fn could deadlock with other threads, but it only calls prctl.
+    tie = functools.partial(parent_death.die_with_parent, os.getpid(), signal.SIGKILL)
     status = subprocess.run(
-        command, stdin=subprocess.DEVNULL, env=variables, check=False
+        command,
+        stdin=subprocess.DEVNULL,
+        env=variables,
+        check=False,
+        preexec_fn=tie,
     ).returncode
     if status:
         raise UserError(
             f"the run ended with status {status}", "accept", "see the log of the row", kind=FAILED
         )
-    progress = next(iter(sorted(folder.rglob("progress.jsonl"))))
-    lines = [json.loads(line) for line in progress.read_text(encoding="utf-8").splitlines()]
-    last = [line for line in lines if "evaluation" not in line][-1]
+    last = read_last_step(folder)
     loss = float(last["loss"])
     return Measurement(
         (
@@ -70,3 +78,17 @@ def measure_run(setup: Setup) -> Measurement:
         ),
         (Check("loss at the end", loss, limit), Check("steps missing", steps - last["step"], 0)),
     )
+
+
+def read_last_step(folder: Path) -> dict[str, Any]:
+    """Return the last line about training in the progress of a run below a folder.
+
+    Raises:
+        UserError: The run has not written one.
+    """
+    for progress in sorted(folder.rglob("progress.jsonl")):
+        lines = [json.loads(line) for line in progress.read_text(encoding="utf-8").splitlines()]
+        steps: list[dict[str, Any]] = [line for line in lines if "evaluation" not in line]
+        if steps:
+            return steps[-1]
+    raise UserError("the run wrote no progress", "accept", "see the log of the row", kind=MISSING)

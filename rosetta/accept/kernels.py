@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rosetta.accept import projection
+from rosetta.accept import compiler_options, projection
 from rosetta.accept.numerics import check_errors, describe_timings
 from rosetta.accept.records import Measurement, SkipCase
 from rosetta.accept.setup import Case, Setup, load_module, make_case
@@ -32,7 +32,9 @@ GEGLU_NAMES = (
     "transposed copy",
     "largest hidden feature",
     "gradients of gate and linear",
-    "largest gradient",
+    "transposed copy of the gradients",
+    "largest gradient of gate",
+    "largest gradient of linear",
 )
 # Of the input, the two kernels and the result; for the backward pass also of the output gradient
 # and the kernel that follows, before the result.
@@ -103,7 +105,10 @@ def measure_fp8_projection(setup: Setup) -> Measurement:
     x, kernel, gradient = projection.make_arrays(
         *((16, 32, 16) if setup.tiny else (2048, 1024, 1024))
     )
-    results = jax.jit(functools.partial(projection.compute_in_fp8, fp8))(x, kernel, gradient)
+    options = compiler_options.resolve_options(setup, compiler_options.FP8_XLA)
+    lowered = jax.jit(functools.partial(projection.compute_in_fp8, fp8)).lower(x, kernel, gradient)
+    compiled = lowered.compile(compiler_options=dict(options))
+    results = compiled(x, kernel, gradient)
     rounded_x = _round_to_fp8(x, "input", fp8.FORWARD_DTYPE)
     rounded_kernel = _round_to_fp8(kernel, "kernel", fp8.FORWARD_DTYPE)
     rounded_gradient = _round_to_fp8(gradient, "output_grad", fp8.BACKWARD_DTYPE)
@@ -112,7 +117,9 @@ def measure_fp8_projection(setup: Setup) -> Measurement:
         rounded_gradient @ rounded_kernel.T,
         rounded_x.T @ rounded_gradient,
     )
-    return Measurement((), check_errors(projection.NAMES, results[:3], expected, FP8_LIMIT))
+    numbers, checks = compiler_options.check_fp8_products(setup, "fp8", compiled.as_text())
+    errors = check_errors(projection.NAMES, results[:3], expected, FP8_LIMIT)
+    return Measurement(numbers, (*errors, *checks))
 
 
 def _round_to_fp8(array: Any, name: str, dtype: Any) -> Any:
@@ -144,10 +151,11 @@ def measure_fused_geglu(setup: Setup) -> Measurement:
         hidden, transposed, amaxes = geglu.apply_geglu(
             product, _make_scales(GEGLU_SCALES), transpose=True, interpret=interpret
         )
-        back, _, back_amaxes = geglu.differentiate_geglu(
+        back, back_transposed, back_amaxes = geglu.differentiate_geglu(
             product, gradient, _make_scales(GEGLU_GRADIENT_SCALES), interpret=interpret
         )
-        return hidden, transposed, jnp.max(amaxes), back, jnp.max(back_amaxes)
+        largest = jnp.max(back_amaxes, axis=(1, 2))
+        return hidden, transposed, jnp.max(amaxes), back, back_transposed, *largest
 
     compute_plain = functools.partial(_compute_plain_geglu, fp8)
     functions = {
@@ -178,12 +186,14 @@ def _compute_plain_geglu(fp8: Any, product: Any, gradient: Any) -> tuple[Any, ..
     *_, gradient_scale, kernel_scale, back_scale = GEGLU_GRADIENT_SCALES
     back = jnp.stack(backward(gradient.astype(jnp.float32) * gradient_scale * kernel_scale), 1)
     quantised = fp8.quantise_tensor(hidden, result_scale, fp8.FORWARD_DTYPE)
+    quantised_back = fp8.quantise_tensor(back, back_scale, fp8.BACKWARD_DTYPE)
     return (
         quantised,
         quantised.T,
         jnp.max(jnp.abs(hidden)),
-        fp8.quantise_tensor(back, back_scale, fp8.BACKWARD_DTYPE),
-        jnp.max(jnp.abs(back)),
+        quantised_back,
+        quantised_back.transpose(1, 2, 0),
+        *jnp.max(jnp.abs(back), axis=(0, 2)),
     )
 
 

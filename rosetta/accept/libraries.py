@@ -6,7 +6,7 @@ import functools
 
 import jax
 
-from rosetta.accept import projection
+from rosetta.accept import compiler_options, projection
 from rosetta.accept.numerics import check_errors, describe_timings
 from rosetta.accept.records import Check, Measurement, Number, SkipCase
 from rosetta.accept.setup import Case, Setup, load_module, make_case
@@ -46,18 +46,26 @@ def measure_transformer_engine(setup: Setup) -> Measurement:
             functools.partial(projection.compute_in_fp8, module),
             [arrays],
             turn_seconds=setup.turn_seconds,
+            compiler_options=compiler_options.resolve_options(setup, precision),
         )
-        for name, module in (("XLA", fp8), ("Transformer Engine", te))
+        for name, module, precision in (
+            ("XLA", fp8, compiler_options.FP8_XLA),
+            ("Transformer Engine", te, compiler_options.FP8_TE),
+        )
     }
     results = {name: function.compiled([arrays])[0][:3] for name, function in functions.items()}
     timings = device_timing.time_functions(functions, _TURNS)
     ratio = timings["Transformer Engine"].ratio(timings["XLA"])
+    counts, fp8_checks = compiler_options.check_fp8_products(
+        setup, "XLA", functions["XLA"].compiled.as_text()
+    )
     numbers = (
         *describe_timings(timings),
         Number("Transformer Engine, time beside XLA's", ratio, ""),
+        *counts,
     )
     checks = check_errors(projection.NAMES, results["Transformer Engine"], results["XLA"], TE_LIMIT)
-    return Measurement(numbers, checks)
+    return Measurement(numbers, (*checks, *fp8_checks))
 
 
 def measure_links(setup: Setup) -> Measurement:

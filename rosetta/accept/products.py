@@ -9,18 +9,21 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rosetta.accept import projection
+from rosetta.accept import compiler_options, projection
 from rosetta.accept.numerics import compute_error, describe_rate
 from rosetta.accept.records import Check, Measurement, Number
 from rosetta.accept.setup import Case, Setup, load_module, make_case
 from rosetta.bench import device_timing
 from rosetta.core import gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ERROR_LIMIT = 0.01
 _TURNS = 5
@@ -30,6 +33,8 @@ _MOST_ARRAYS = 6
 # Columns of the result that are compared with the reference.
 _COMPARED = 64
 FPROP = (jnp.float8_e4m3fn, jnp.float8_e4m3fn)
+# The precision that presets know.
+PRECISIONS = {"bf16": compiler_options.BF16, "fp8": compiler_options.FP8_XLA}
 GRADIENT = (jnp.float8_e5m2, jnp.float8_e4m3fn)
 
 
@@ -126,18 +131,32 @@ def measure_product(setup: Setup, product: Product) -> Measurement:
     functions, checks = {}, []
     for precision, types in list_types(setup, product).items():
         sets = [make_factors(product, types, seed) for seed in range(count)]
-        checks.append(_check_product(precision, *sets[0]))
+        options = compiler_options.resolve_options(setup, PRECISIONS[precision])
+        checks.append(_check_product(precision, options, *sets[0]))
         functions[precision] = device_timing.DeviceFunction(
-            multiply, sets, turn_seconds=setup.turn_seconds
+            multiply, sets, turn_seconds=setup.turn_seconds, compiler_options=options
         )
+    numbers, fp8_checks = _check_fp8(setup, functions)
     return Measurement(
-        _describe_functions(setup, product.flops, functions), tuple(checks), _make_notes(setup)
+        (*_describe_functions(setup, product.flops, functions), *numbers),
+        (*checks, *fp8_checks),
+        _make_notes(setup),
     )
 
 
-def _check_product(precision: str, left: Any, right: Any) -> Check:
+def _check_fp8(
+    setup: Setup, functions: dict[str, device_timing.DeviceFunction]
+) -> tuple[tuple[Number, ...], tuple[Check, ...]]:
+    """Check that the function in FP8, if there is one, multiplies in FP8."""
+    if "fp8" not in functions:
+        return (), ()
+    return compiler_options.check_fp8_products(setup, "fp8", functions["fp8"].compiled.as_text())
+
+
+def _check_product(precision: str, options: Mapping[str, Any], left: Any, right: Any) -> Check:
     """Compare some columns of a product with the product in float32."""
-    result = jax.jit(multiply)(left, right)[:, :_COMPARED]
+    lowered = jax.jit(multiply).lower(left, right)
+    result = lowered.compile(compiler_options=dict(options))(left, right)[:, :_COMPARED]
     with jax.default_matmul_precision("highest"):
         expected = jax.jit(lambda a, b: a.astype(jnp.float32) @ b.astype(jnp.float32).T)(
             left, right[:_COMPARED]
@@ -192,10 +211,16 @@ def measure_projection(setup: Setup, product: Product) -> Measurement:
     ]
     functions = {
         precision: device_timing.DeviceFunction(
-            ways[precision], sets, turn_seconds=setup.turn_seconds
+            ways[precision],
+            sets,
+            turn_seconds=setup.turn_seconds,
+            compiler_options=compiler_options.resolve_options(setup, PRECISIONS[precision]),
         )
         for precision in list_types(setup, product)
     }
+    numbers, checks = _check_fp8(setup, functions)
     return Measurement(
-        _describe_functions(setup, 3 * product.flops, functions), (), _make_notes(setup)
+        (*_describe_functions(setup, 3 * product.flops, functions), *numbers),
+        checks,
+        _make_notes(setup),
     )

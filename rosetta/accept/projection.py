@@ -5,6 +5,7 @@ Flax has to be installed, because rosetta.nn.fp8 needs it.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import jax
@@ -13,9 +14,6 @@ import jax.numpy as jnp
 NAMES = ("output", "gradient of the input", "gradient of the kernel")
 # Scales with which normal numbers fit into FP8, and not all of them into its largest values.
 SCALES = {"input": 0.01, "kernel": 0.02, "output_grad": 0.001}
-
-
-HISTORY_LENGTH = 1024  # steps, as in rosetta.nn.fp8
 
 
 def make_arrays(rows: int, depth: int, columns: int, seed: int = 0) -> tuple[Any, Any, Any]:
@@ -42,8 +40,9 @@ def compute_in_fp8(module: Any, x: Any, kernel: Any, gradient: Any) -> tuple[Any
         kernel: The kernel.
         gradient: The gradient of the output.
     """
+    length = importlib.import_module("rosetta.nn.fp8").HISTORY_LENGTH
     state = {f"{name}_scale": jnp.full((1,), scale) for name, scale in SCALES.items()}
-    state |= {f"{name}_amax_history": jnp.zeros((HISTORY_LENGTH,)) for name in SCALES}
+    state |= {f"{name}_amax_history": jnp.zeros((length,)) for name in SCALES}
     output, backward = jax.vjp(
         lambda x, kernel, state: module.multiply_kernels(x, [kernel], [state], jnp.bfloat16)[0],
         x,

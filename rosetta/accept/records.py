@@ -105,6 +105,7 @@ class RowResult:
         seconds: The time that the row took, of all calls.
         ok: Whether no case failed and all checks passed.
         cases: The results of the cases, as objects with the fields of CaseResult.
+        plans: The SHA-256 of each plan that the row was compared with.
     """
 
     row: str
@@ -113,6 +114,7 @@ class RowResult:
     seconds: float
     ok: bool
     cases: list[dict[str, Any]] = field(default_factory=list)
+    plans: list[str] = field(default_factory=list)
 
 
 def make_case_result(case: str, measurement: Measurement, seconds: float) -> CaseResult:

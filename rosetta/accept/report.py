@@ -46,7 +46,7 @@ def _format_case(case: dict[str, Any]) -> list[str]:
     failed = [check for check in case["checks"] if not check["ok"]]
     lines += [
         f"    FAILED: {check['name']} is {format_value(check['value']).strip()}, and the limit is "
-        f"{check['limit']:.4g}"
+        f"{format_value(check['limit']).strip()}"
         for check in failed
     ]
     return [*lines, *(f"    {note}" for note in case["notes"])]

@@ -6,13 +6,16 @@ The next call in the same folder goes on with the cases that have no result.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import hashlib
 import json
 import os
 import shutil
 import signal
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +23,12 @@ from rosetta.accept import records, row_process
 from rosetta.accept.predictions import read_plan
 from rosetta.accept.setup import FILE, GPU_PLATFORM, Machine, Setup, write_setup
 from rosetta.core import acceptance, limited_programs
-from rosetta.core.errors import DAMAGED, DIFFERS, FAILED, UNSUPPORTED, UserError
+from rosetta.core.errors import DAMAGED, DIFFERS, FAILED, IN_USE, UNSUPPORTED, UserError
 from rosetta.core.limited_programs import LimitedPrograms
 from rosetta.plan import autotune_results
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rosetta.core.acceptance import Row
     from rosetta.core.limited_programs import ProgramEnd
@@ -39,6 +42,8 @@ _SHOWN_LINES = 12
 # What a process that compiles a step may take.
 _COMPILER_MEMORY = 6 * 2**30
 # XLA takes a relative name: the processes have folders of their own.
+_CASE_KEYS = {field.name for field in fields(records.CaseResult)}
+_LOCK_FILE = "lock"
 _DUMP_FLAG = f"--xla_gpu_dump_autotune_results_to={acceptance.AUTOTUNE_FILE}"
 
 
@@ -71,19 +76,16 @@ class Acceptance:
         say: Called with each line about the progress.
 
     Raises:
-        UserError: The folder has results of another machine, a plan cannot be read, or JAX does not
-            start.
+        UserError: The folder has results of another machine, or JAX does not start.
     """
 
     def __init__(self, options: Options, say: Callable[[str], None]) -> None:
-        for plan in options.plans:
-            read_plan(plan)
         self._options, self._say = options, say
         self._deadline = time.monotonic() + options.seconds
         self._folder = options.folder.resolve()
         self._work = self._folder / WORK_FOLDER
         self._result_path = self._folder / acceptance.RESULT_FILE
-        kept = read_results(self._result_path)
+        earlier = read_results(self._result_path)
         self._work.mkdir(parents=True, exist_ok=True)
         machine, dumps = self._probe()
         if not options.tiny and machine.platform != GPU_PLATFORM:
@@ -100,18 +102,28 @@ class Acceptance:
             _count_jobs(),
             dumps,
         )
-        subject = {"machine": asdict(machine), "tiny": options.tiny}
-        if kept and {name: kept[name] for name in subject} != subject:
-            raise UserError(
-                "the results in this folder are of another machine, version or size",
-                str(self._result_path),
-                "name another folder with --folder",
-                kind=DIFFERS,
-            )
-        self._rows: dict[str, dict[str, Any]] = {
-            row["row"]: row for row in (kept["rows"] if kept else [])
+        self._subject = {
+            "machine": asdict(machine),
+            "tiny": options.tiny,
+            "rosetta": hash_package(),
+            "xla_flags": os.environ.get("XLA_FLAGS", ""),
         }
+        if earlier:
+            _check_subject(earlier, self._subject, str(self._result_path))
+        else:
+            self._remove_stale_files()
+        self._rows: dict[str, dict[str, Any]] = {
+            row["row"]: row for row in (earlier["rows"] if earlier else [])
+        }
+        self._plans = {plan: _hash_file(plan) for plan in self._setup.plans}
         write_setup(self._work / FILE, self._setup)
+
+    def _remove_stale_files(self) -> None:
+        """Remove what a call has left whose file of results is gone: it may be of another GPU."""
+        (self._folder / acceptance.AUTOTUNE_FILE).unlink(missing_ok=True)
+        if (self._work / FILE).exists():
+            shutil.rmtree(self._work)
+            self._work.mkdir()
 
     def _make_environment(self, *, dumps: bool) -> dict[str, str]:
         """Return the environment variables of the processes."""
@@ -157,19 +169,23 @@ class Acceptance:
         """Measure the rows, and return the document of the file of results."""
         self._write_results()  # the next call then refuses another machine
         for row in self._options.rows:
-            kept = self._rows.get(row.name)
-            if kept and kept["status"] != acceptance.UNFINISHED and not self._options.again:
-                self._say(f"{row.name}: {kept['status']} before")
+            earlier = self._rows.get(row.name)
+            has_result = earlier is not None and earlier["status"] != acceptance.UNFINISHED
+            has_plans = self._has_plans(row, earlier)
+            if earlier and has_result and has_plans and not self._options.again:
+                self._say(f"{row.name}: {earlier['status']} before")
                 continue
             if self._count_seconds_left() < _LEAST_SECONDS:
                 self._say(f"{row.name}: no time left; call the command again to go on")
                 continue
             path = row_process.find_result_path(self._work, row.name)
-            if kept and kept["status"] != acceptance.UNFINISHED:  # --again
+            if has_result or not has_plans:
                 path.unlink(missing_ok=True)
-                kept = None
+                earlier = None
             self._say(f"{row.name}: {row.measures}")
-            result = self._measure_row(row, kept["seconds"] if kept else 0.0)
+            result = self._measure_row(row, earlier["seconds"] if earlier else 0.0)
+            if row.compares_plans:
+                result = replace(result, plans=sorted(self._plans.values()))
             self._rows[row.name] = asdict(result)
             self._say(f"{row.name}: {result.status}, {result.seconds:.0f} s")
             self._write_results()
@@ -177,6 +193,12 @@ class Acceptance:
         if not self._find_unfinished_rows():
             shutil.rmtree(self._work, ignore_errors=True)
         return document
+
+    def _has_plans(self, row: Row, earlier: Mapping[str, Any] | None) -> bool:
+        """Return whether the result of a row was compared with the plans of this call."""
+        if not self._plans or not row.compares_plans:
+            return True
+        return earlier is not None and earlier.get("plans") == sorted(self._plans.values())
 
     def _find_unfinished_rows(self) -> list[str]:
         """Return the rows that have cases without a result."""
@@ -197,10 +219,12 @@ class Acceptance:
                 finished, reason = False, "the time was up"
                 break
             end = self._run_process(row.name, left, dumps=self._setup.dumps_autotuning)
-            document = _read_row_document(path)
+            document = row_process.read_row_document(path)
             if end.status == 0:
                 break
-            if end.limit:
+            out_of_time = end.status == row_process.OUT_OF_TIME
+            row_was_up = bool(end.limit and left == row_left and document["running"])
+            if out_of_time or (end.limit and not row_was_up):
                 finished, reason = False, "the time was up"
                 break
             ended_by = describe_end(end)
@@ -213,8 +237,13 @@ class Acceptance:
                 f"{ended_by}; the log ends with: {_read_last_line(end.log)}",
             )
             document["cases"].append(asdict(failed))
+            document["pending"].remove(document["running"])
             records.write_json(path, {**document, "running": None})
-        cases = _read_row_document(path)["cases"]
+            if row_was_up:
+                finished = not document["pending"]
+                reason = None if finished else "the time was up"
+                break
+        cases = row_process.read_row_document(path)["cases"]
         seconds = earlier_seconds + time.monotonic() - start
         return records.summarize_row(
             row.name, cases, reason=reason, finished=finished, seconds=seconds
@@ -227,8 +256,10 @@ class Acceptance:
         rows = [self._rows[row.name] for row in acceptance.ROWS if row.name in self._rows]
         document = {
             "schema": acceptance.SCHEMA,
-            "machine": asdict(self._setup.machine),
-            "tiny": self._options.tiny,
+            "machine": self._subject["machine"],
+            "tiny": self._subject["tiny"],
+            "rosetta": self._subject["rosetta"],
+            "xla_flags": self._subject["xla_flags"],
             "rows": rows,
             "missing": [row.name for row in acceptance.ROWS if row.name not in self._rows],
             "autotune_results": str(autotune) if autotune.exists() else None,
@@ -246,9 +277,47 @@ class Acceptance:
             autotune_results.merge_results_files(files, merged)
 
 
+def run_acceptance(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure rows, and return the document of the file of results.
+
+    Args:
+        options: The options.
+        say: Called with each line about the progress.
+
+    Raises:
+        UserError: A plan cannot be read, another call measures in the folder, the folder has
+            results of another machine, or JAX does not start.
+    """
+    for plan in options.plans:
+        read_plan(plan)
+    with _lock_folder(options.folder):
+        return Acceptance(options, say).run()
+
+
+@contextlib.contextmanager
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Make a folder, and exclude other calls from it.
+
+    Raises:
+        UserError: Another call measures in the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _LOCK_FILE).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                "another call of rosetta accept measures in this folder",
+                str(folder),
+                "wait for it, or name another folder with --folder",
+                kind=IN_USE,
+            ) from None
+        yield
+
+
 def describe_end(end: ProgramEnd) -> str:
     """Return how a process ended that did not end well, as the end of a sentence."""
-    if end.status == row_process.CASE_TIMED_OUT:
+    if end.limit or end.status == row_process.CASE_TIMED_OUT:
         return "did not end in time"
     if end.status is not None and end.status < 0:
         return f"was killed by {signal.Signals(-end.status).name}"
@@ -269,7 +338,7 @@ def read_results(path: Path) -> dict[str, Any] | None:
             isinstance(document[name], kind)
             for name, kind in (("machine", dict), ("tiny", bool), ("rows", list))
         )
-        is_valid = is_valid and all("row" in row and "status" in row for row in document["rows"])
+        is_valid = is_valid and all(map(_is_row, document["rows"]))
     except (ValueError, KeyError, TypeError):
         is_valid = False
     if not is_valid:
@@ -282,12 +351,45 @@ def read_results(path: Path) -> dict[str, Any] | None:
     return document
 
 
-def _read_row_document(path: Path) -> dict[str, Any]:
-    """Return what the process of a row has written; nothing if it did not come so far."""
-    if not path.exists():
-        return {"running": None, "cases": []}
-    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return document
+def _is_row(row: Any) -> bool:
+    """Return whether a part of a file of results has what is read of a row."""
+    kinds = (("row", str), ("status", str), ("seconds", (int, float)), ("ok", bool))
+    return (
+        all(isinstance(row[name], kind) for name, kind in kinds)
+        and isinstance(row["cases"], list)
+        and all(case.keys() >= _CASE_KEYS for case in row["cases"])
+    )
+
+
+def _check_subject(document: dict[str, Any], subject: dict[str, Any], path: str) -> None:
+    """Refuse results of something else than what is measured now.
+
+    Raises:
+        UserError: The machine, the size, the code of rosetta or XLA_FLAGS differ.
+    """
+    different = [name for name, value in subject.items() if document.get(name) != value]
+    if different:
+        raise UserError(
+            f"the results in this folder are of other values of: {', '.join(different)}",
+            path,
+            "name another folder with --folder",
+            kind=DIFFERS,
+        )
+
+
+def hash_package() -> str:
+    """Return a hash of the code and the presets of rosetta, which has no version in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*")):
+        if path.suffix in {".py", ".yaml", ".gin"}:
+            digest.update(f"{path.relative_to(package)} {_hash_file(str(path))}\n".encode())
+    return digest.hexdigest()
+
+
+def _hash_file(path: str) -> str:
+    """Return the SHA-256 of a file."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def _read_last_line(log: Path) -> str:

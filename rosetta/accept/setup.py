@@ -82,10 +82,15 @@ class Setup:
         """Return the GPU, if the table of GPUs has it."""
         return gpus.find_gpu(self.machine.gpu)
 
+    @property
+    def capability(self) -> tuple[int, int]:
+        """The compute capability."""
+        major, minor = self.machine.capability.split(".")
+        return int(major), int(minor)
+
     def supports(self, feature: Feature) -> bool:
         """Return whether the GPU has a feature."""
-        major, minor = self.machine.capability.split(".")
-        return feature.supported_by((int(major), int(minor)))
+        return feature.supported_by(self.capability)
 
 
 @dataclass(frozen=True)

@@ -76,25 +76,12 @@ def list_step_cases(setup: Setup) -> list[Case]:
         _make_step_case(setup, "dropout", _list_variants(DROPOUT_MODES), layers=4, dropout=0.1),
         make_case("launch-gap", lambda: measure_launch_gap(setup)),
         _make_step_case(setup, "command-buffers", buffers, layers=4),
-        make_case("fsdp", lambda: explain_fsdp(setup)),
     ]
 
 
 def list_full_cases(setup: Setup) -> list[Case]:
     """Return the cases of the row `full`."""
     return [_make_step_case(setup, "t5-large", _list_variants(DEFAULT_MODES), with_plans=True)]
-
-
-def explain_fsdp(setup: Setup) -> Measurement:
-    """Say how to measure FSDP, which needs several GPUs and T5X.
-
-    Raises:
-        SkipCase: Always.
-    """
-    raise SkipCase(
-        f"FSDP shards over several GPUs, and {setup.machine.devices} can be seen; with several, "
-        "compare runs of T5X with FSDP=1 and FSDP=0"
-    )
 
 
 def _list_variants(names: Sequence[str]) -> list[Variant]:
@@ -153,11 +140,9 @@ def make_task(setup: Setup, layers: int, dropout: float) -> t5.Task:
     """Return the step: 32 sequences of 512 and 128 tokens, or a tiny one."""
     _modes, bench = load_bench()
     if setup.tiny:
-        words: tuple[Any, ...] = ("tiny", 2, 8, 8, dropout, 1, 2)
+        task: t5.Task = bench.Task("tiny", 2, 8, 8, dropout, 1, 2, layers=min(layers, 1))
     else:
-        words = ("large", 32, 512, 128, dropout, 8, 3)
-    few_layers = min(layers, 1) if setup.tiny else layers
-    task: t5.Task = bench.Task(*words, layers=few_layers)
+        task = bench.Task("large", 32, 512, 128, dropout, 8, 3, layers=layers)
     return task
 
 
@@ -217,13 +202,20 @@ def measure_variants(
         text = candidates[name].compiled.as_text()
         numbers += predictions.predict_step(setup, text, name, seconds, task)
         if with_plans:
-            is_fp8 = selection.chosen[name][0].fp8
             compared = predictions.compare_with_plans(
-                setup, name, seconds=seconds, peak=row["peak_bytes"], fp8=is_fp8
+                setup,
+                name,
+                seconds=seconds,
+                peak=row["peak_bytes"],
+                fp8=selection.chosen[name][0].fp8,
+                task=task,
             )
             numbers += compared.numbers
             checks += compared.checks
             notes += compared.notes
+    if with_plans:
+        measured_fp8 = {mode.fp8 for mode, _ in selection.chosen.values()}
+        notes += predictions.describe_plans_without_step(setup, measured_fp8)
     return Measurement((*numbers, *_read_used_memory()), tuple(checks), tuple(notes))
 
 

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     options = runner.Options(
         args.folder, rows, 60 * args.minutes, args.tiny, args.again, tuple(args.plan)
     )
-    document = runner.Acceptance(options, log.info).run()
+    document = runner.run_acceptance(options, log.info)
     path = args.folder.resolve() / acceptance.RESULT_FILE
     return document, report.format_results(document, str(path))
 

@@ -413,6 +413,14 @@ def _plan_t5x(args: argparse.Namespace, files: _OutputFiles) -> tuple[dict[str, 
         workload = step_time.Workload(batch, args.inputs + args.targets, args.gpus, per_node)
         result["time"] = step_time.report_time(compiled.text, gpu, workload, tuned=compiled.tuned)
     run = step_report.describe_fit(result["memory"]["peak"], gpu, description, args.gpus)
+    run["step"] = {
+        "family": args.family,
+        "size": args.size,
+        "batch": batch,
+        "inputs": args.inputs,
+        "targets": args.targets,
+        "switches": list(switches),
+    }
     if not run["fits"]:
         step = _make_t5x_step(args, switches, nodes, per_node, result)
         run["change"] = fit_advice.report_change(step, run["usable"])

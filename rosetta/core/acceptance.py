@@ -38,6 +38,7 @@ class Row:
       packages: The Python packages that it needs beside JAX, or that some of its cases need.
       seconds: The time after which the whole row is ended.
       case_seconds: The time after which a case of the row is ended.
+      compares_plans: Whether `--plan` belongs to the row.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Row:
     packages: tuple[str, ...]
     seconds: int
     case_seconds: int
+    compares_plans: bool = False
 
 
 ROWS = (
@@ -68,7 +70,8 @@ ROWS = (
         "and GPT 5B, and a whole projection with FP8's casts and largest values",
         "whether FP8 pays at a depth of 1,024, and the shares of products in "
         "`rosetta/plan/roofline.py`",
-        "the error of a product against float32 is at most 0.01",
+        "the error of a product against float32 is at most 0.01, and products in FP8 are those of "
+        "cuBLASLt",
         ("flax",),
         150,
         45,
@@ -99,16 +102,18 @@ ROWS = (
         "and memory",
         "whether the figures of `rosetta plan` can be trusted",
         "as for `steps`; with a `--plan` for one GPU of this kind, the time is in the plan's range "
-        "and the memory within 10 % of the plan",
+        "and the memory within 10 % of the plan. The plan has to be of T5-large with 32 sequences "
+        "of 512 and 128 tokens",
         ("flax", "optax", "PyYAML"),
         240,
         180,
+        compares_plans=True,
     ),
     Row(
         "te",
         "FP8 products of Transformer Engine beside those of XLA",
         "whether `ENABLE_TE=1` is right and faster",
-        "outputs and gradients differ from XLA's by at most 0.02",
+        "outputs and gradients differ from XLA's by at most 0.02, and XLA's products are in FP8",
         ("flax", "transformer_engine"),
         60,
         45,
@@ -137,12 +142,15 @@ RESULT_KEYS = {
     "schema": f"the version of this format, {SCHEMA}",
     "machine": "the GPU, its compute capability, the number of devices, and versions",
     "tiny": "whether the shapes were tiny",
+    "rosetta": "a hash of rosetta's code and presets",
+    "xla_flags": "the value of `XLA_FLAGS`",
     "rows": "the rows that were measured, in their order",
     "missing": "the rows that have no result",
     "autotune_results": "the file for `rosetta plan --autotune-results`; null if XLA tuned nothing",
     "ok": "whether every row that ran has passed",
     "rows[]": (
-        "`row`, `status`, `reason` (null if the row was measured), `seconds`, `ok` and `cases`"
+        "`row`, `status`, `reason` (null if the row was measured), `seconds`, `ok`, `cases`, and "
+        "`plans`: the SHA-256 of each plan that was compared"
     ),
     "rows[].status": (
         f"`{MEASURED}`, `{SKIPPED}`, `{FAILED}`, or `{UNFINISHED}`: the time was up, and the next "

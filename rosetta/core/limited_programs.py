@@ -6,6 +6,7 @@ machine during the next start.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -80,9 +81,10 @@ class LimitedPrograms:
         try:
             return self._wait(process, log)
         finally:
-            if process.poll() is None:
+            # A program that ended itself may have left others in its group.
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            process.wait()
 
     def _wait(self, process: subprocess.Popen[bytes], log: Path) -> ProgramEnd:
         """Wait until a program ends or reaches a limit."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rosetta.accept import records
+from rosetta.accept import records, report
 from rosetta.accept.records import Check, Measurement, Number
 from rosetta.core import acceptance
 
@@ -35,6 +35,15 @@ def test_numbers_that_json_does_not_have_are_texts(tmp_path: Path) -> None:
     read = json.loads((tmp_path / "file").read_text(encoding="utf-8"))
     assert read["numbers"][0]["value"] == "nan"
     assert read["checks"][0] == {"name": "c", "value": "inf", "limit": 1.0, "ok": False}
+
+
+def test_a_limit_that_is_not_a_number_is_shown() -> None:
+    measurement = Measurement((), (Check("c", float("inf"), float("nan")),))
+    result = asdict(records.make_case_result("a", measurement, 1.0))
+    row = records.summarize_row("r", [result], reason=None, finished=True, seconds=1.0)
+    machine = dict.fromkeys(("gpu", "devices", "jax", "jaxlib", "python"), "")
+    document = {"machine": machine, "rows": [asdict(row)], "missing": [], "autotune_results": None}
+    assert "c is inf, and the limit is nan" in report.format_results(document, "FILE")
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,29 @@ def test_wrong_kernels_of_the_mlp_are_found(monkeypatch: pytest.MonkeyPatch) -> 
     }
 
 
+def test_each_result_of_the_backward_kernel_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    differentiate = geglu_kernels.differentiate_geglu
+
+    def spoil(*arguments: Any, **options: Any) -> Any:
+        back, transposed, amaxes = differentiate(*arguments, **options)
+        # The largest of both stays that of gate or of linear.
+        return back, transposed[:, ::-1], amaxes.at[jnp.argmin(amaxes.max((1, 2)))].multiply(0.5)
+
+    monkeypatch.setattr(geglu_kernels, "differentiate_geglu", spoil)
+    failed = _find_failed(kernels.measure_fused_geglu(SETUP))
+    assert "error of the transposed copy of the gradients" in failed
+    assert len(failed) == 2
+
+
+def test_an_fp8_product_of_another_kind_is_found() -> None:
+    hopper = replace(SETUP, machine=replace(SETUP.machine, platform="gpu", capability="9.0"))
+    product = products.shrink_product(products.PRODUCTS[0])
+    failed = _find_failed(products.measure_product(hopper, product))
+    assert [name for name in failed if "cuBLASLt" in name]
+    failed = _find_failed(products.measure_projection(hopper, product))
+    assert [name for name in failed if "cuBLASLt" in name]
+
+
 def test_a_wrong_product_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     product = products.shrink_product(products.PRODUCTS[0])
     assert not _find_failed(products.measure_product(SETUP, product))

@@ -16,7 +16,8 @@ import pytest
 
 from rosetta.accept import report, row_process, runner
 from rosetta.core import acceptance
-from tests.support import errors
+from rosetta.core.errors import UserError
+from tests.support import errors, process_state
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[4]
@@ -38,7 +39,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             again=False,
             plans=(),
         )
-        return runner.Acceptance(replace(options, **changes), print).run()
+        return runner.run_acceptance(replace(options, **changes), print)
 
     return run
 
@@ -83,12 +84,51 @@ def test_a_check_that_fails_fails_the_whole(fake: Any) -> None:
     assert "FAILED: a check is 2" in report.format_results(document, "FILE")
 
 
-def test_a_case_that_hangs_is_ended(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_CASE_SECONDS", "0.5")
-    document = fake({"attention": {"a": "hang", "b": "pass"}})
+def test_a_case_that_hangs_is_ended_with_its_processes(
+    fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_LIMITS", '{"case_seconds": 0.5}')
+    document = fake({"attention": {"a": "orphan", "b": "pass"}})
     row = _find_row(document, "attention")
     assert [case["status"] for case in row["cases"]] == ["failed", "measured"]
     assert "in time" in row["cases"][0]["reason"]
+    assert process_state.wait_until_ended(int((tmp_path / "orphan").read_text()))
+
+
+def test_a_case_that_outlasts_its_row_has_failed(fake: Any, tmp_path: Path) -> None:
+    rows = [replace(row, seconds=4) for row in acceptance.select_rows(["attention"], "--only")]
+    cases = {"attention": {"a": "pass", "b": "hang", "c": "pass"}}
+    row = _find_row(fake(cases, rows=rows), "attention")
+    assert [case["status"] for case in row["cases"]] == ["measured", "failed"]
+    assert (row["status"], row["ok"]) == ("unfinished", False)
+    row = _find_row(fake(cases), "attention")
+    assert (row["status"], row["ok"]) == ("failed", False)
+    assert _list_begun(tmp_path) == ["attention/a", "attention/b", "attention/c"]
+    last = {"attention": {"a": "hang"}}
+    row = _find_row(fake(last, rows=rows, folder=tmp_path / "other"), "attention")
+    assert (row["status"], row["ok"]) == ("failed", False)
+
+
+def test_programs_without_time_have_not_failed(
+    fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_count_jobs", lambda: 1)
+    monkeypatch.setenv("FAKE_LIMITS", '{"seconds": 4}')
+    cases = {"steps": {"a": "compile", "b": "slow-compiler", "c": "compile"}}
+    row = _find_row(fake(cases), "steps")
+    assert (row["status"], row["ok"], row["cases"]) == ("unfinished", True, [])
+    compiled = (tmp_path / "compiled").read_text().split()
+    assert compiled == ["compile", "slow-compiler"]  # none is started after the time
+    row = _find_row(fake(cases), "steps")  # now it had the whole time
+    assert row["status"] == "unfinished"
+    row = _find_row(fake(cases), "steps")
+    assert [case["notes"] == [] for case in row["cases"]] == [True, False, True]
+    assert "not compiled within" in row["cases"][1]["notes"][0]
+
+
+def test_a_user_error_is_printed_as_its_own_text(fake: Any) -> None:
+    row = _find_row(fake({"attention": {"a": "refuse"}}), "attention")
+    assert row["cases"][0]["reason"] == str(UserError("a planted refusal", "here", "do something"))
 
 
 def test_a_program_that_ends_the_compiler_is_named_to_its_case(fake: Any) -> None:
@@ -175,15 +215,79 @@ def test_the_results_of_another_machine_are_not_continued(
         fake({"attention": {"a": "pass"}})
 
 
-def test_a_damaged_file_is_refused(fake: Any, tmp_path: Path) -> None:
+def test_the_results_of_other_code_or_flags_are_not_continued(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "")
+    fake({"attention": {"a": "pass"}})
+    with monkeypatch.context() as changed:
+        changed.setenv("XLA_FLAGS", "--xla_gpu_enable_triton_gemm=false")
+        with errors.expect_user_error(errors.DIFFERS, names="xla_flags"):
+            fake({"attention": {"a": "pass"}})
+    monkeypatch.setattr(runner, "hash_package", lambda: "other")
+    with errors.expect_user_error(errors.DIFFERS, names="rosetta"):
+        fake({"attention": {"a": "pass"}})
+
+
+def test_work_without_results_is_not_continued(
+    fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_LIMITS", '{"case_seconds": 60}')
+    monkeypatch.setattr(runner, "_LEAST_SECONDS", 0.0)
+    cases = {"attention": {"a": "pass", "b": "block"}}
+    fake(cases, seconds=6.0)
+    assert (tmp_path / "out" / runner.WORK_FOLDER / "attention.json").exists()
+    (tmp_path / "out" / acceptance.RESULT_FILE).unlink()
+    (tmp_path / "out" / acceptance.AUTOTUNE_FILE).write_text("version: 3\n")
+    (tmp_path / "unblocked").touch()
+    document = fake(cases)
+    assert _list_begun(tmp_path).count("attention/a") == 2
+    assert document["autotune_results"] is None
+
+
+def test_two_calls_in_a_folder_are_excluded(fake: Any, tmp_path: Path) -> None:
+    with (
+        runner._lock_folder(tmp_path / "out"),
+        errors.expect_user_error(errors.IN_USE, where=str(tmp_path / "out"), remedy="--folder"),
+    ):
+        fake({"attention": {"a": "pass"}})
+    fake({"attention": {"a": "pass"}})
+
+
+def test_another_plan_is_compared_anew(fake: Any, tmp_path: Path) -> None:
+    plans = []
+    for name, card in (("a", "h100"), ("b", "h200")):
+        plan = tmp_path / f"{name}.json"
+        figures = {"time": 1.0, "peak": 1e9}
+        plan.write_text(json.dumps({"plan": f"t5x --card {card}", "figures": figures}))
+        plans.append(str(plan))
+    cases = {"attention": {"a": "pass"}, "full": {"a": "pass"}}
+    for words, count in ((), 1), (plans[:1], 2), (plans[:1], 2), (plans[1:], 3), ((), 3):
+        document = fake(cases, plans=tuple(words))
+        assert _list_begun(tmp_path).count("full/a") == count
+    assert len(_find_row(document, "full")["plans"]) == 1
+    assert _list_begun(tmp_path).count("attention/a") == 1
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [3, [{"row": "full", "status": "measured"}], [{"row": "full", "cases": [{}]}]],
+    ids=["no-rows", "no-cases", "half-a-case"],
+)
+def test_a_damaged_file_is_refused(fake: Any, tmp_path: Path, rows: Any) -> None:
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / acceptance.RESULT_FILE).write_text('{"schema": 1, "rows": 3}')
+    row = {"status": "measured", "seconds": 1, "ok": True}
+    if isinstance(rows, list) and "cases" in rows[0]:
+        rows = [row | rows[0]]
+    document = {"schema": acceptance.SCHEMA, "machine": {}, "tiny": False, "rows": rows}
+    (tmp_path / "out" / acceptance.RESULT_FILE).write_text(json.dumps(document))
     with errors.expect_user_error(errors.DAMAGED, where=acceptance.RESULT_FILE):
         fake({"attention": {"a": "pass"}})
     assert not (tmp_path / "begun").exists()
 
 
 def test_what_autotuning_chose_is_merged(fake: Any, tmp_path: Path) -> None:
+    fake({"attention": {"a": "pass"}})
     work = tmp_path / "out" / runner.WORK_FOLDER
     for number in range(2):
         folder = work / f"steps-{number}"

@@ -56,3 +56,12 @@ def test_a_program_ends_when_the_one_that_started_it_is_killed(tmp_path: Path) -
     parent.kill()
     parent.wait()
     assert process_state.wait_until_ended(int((tmp_path / "child").read_text()))
+
+
+def test_what_a_program_has_started_ends_with_it(tmp_path: Path) -> None:
+    words = ["sh", "-c", "sleep 600 & echo $! > child; exit 3"]
+    end = LimitedPrograms(tmp_path / "logs", 20).run(
+        ["env", "-C", str(tmp_path), *words], os.environ
+    )
+    assert end.status == 3
+    assert process_state.wait_until_ended(int((tmp_path / "child").read_text()))
