@@ -1,4 +1,4 @@
-"""Print as JSON what XLA makes of the MLP with the kernels of `fp8_geglu`, for GPUs that are not here.
+"""Print as JSON what XLA makes of the MLP with the kernels of `fp8_geglu`, for absent GPUs.
 
 Usage: python -m tests.support.compile_fused_geglu GPU FOLDER. test_fp8_geglu.py runs it where the
 CUDA plugin is installed. XLA writes its PTX into FOLDER.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 OTHER_PROGRAMS_HEADING = "Variables of other programs"
 _NARROWEST, _WIDEST = 80, 100
+_LONGEST_CHOICES = 60  # columns of A|B|C, which is not broken into lines
 _SHOWN_BY_PLACEHOLDER = (
     value_types.Address,
     value_types.Choice,
@@ -123,14 +124,17 @@ def describe_argument(variable: Variable) -> str:
 
 
 def describe_placeholder(variable: Variable) -> str:
-    """Return what stands for a value after NAME=: the choices if there is a fixed set of them."""
+    """Return what stands for a value after NAME=: the choices if there are a few fixed ones."""
     kind = variable.type
-    return "|".join(kind.choices) if isinstance(kind, value_types.Choice) else kind.placeholder
+    choices = "|".join(kind.choices) if isinstance(kind, value_types.Choice) else ""
+    return choices if 0 < len(choices) <= _LONGEST_CHOICES else kind.placeholder
 
 
 def describe_values(variable: Variable) -> list[str]:
     """Return the valid values of a variable, with their unit; [] if the placeholder shows them."""
     kind, unit = variable.type, variable.unit
+    if isinstance(kind, value_types.Choice) and describe_placeholder(variable) == kind.placeholder:
+        return [", ".join(kind.choices)]
     if isinstance(kind, _SHOWN_BY_PLACEHOLDER):
         return []
     if isinstance(kind, value_types.Folder):

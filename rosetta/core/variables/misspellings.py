@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 SHORTEST_NAME = 5  # among shorter names, too many are one edit apart
 PREFIX = "ROSETTA_"  # only variables of rosetta begin with it
 _MIN_SIMILARITY = 0.7  # for difflib, which compares the texts after the prefix
-# Clusters set these variables, which are one letter from NUM_GPUS.
-_CORRECT_NAMES = frozenset(("NUM_CPUS", "NUM_TPUS"))
+# Clusters and shells set these variables, which are one letter from NUM_GPUS and MODEL.
+_CORRECT_NAMES = frozenset(("MODELS", "NUM_CPUS", "NUM_TPUS"))
 _RANK_VARIABLES = ("SLURM_PROCID", "JAX_PROCESS_ID")
 
 

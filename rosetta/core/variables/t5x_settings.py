@@ -60,8 +60,7 @@ T5X_SETTINGS = (
     Variable(
         "FT_TASK",
         Name("a task", "TASK", (*choices.FINETUNING_TASKS, f"{choices.SEQIO_PREFIX}NAME")),
-        "Task to finetune on or to evaluate: MNLI, SQuAD, pairs of your own, a task of SeqIO, or "
-        "for an encoder classification or regression.",
+        "Task to finetune on or to evaluate. Encoders have classification and regression.",
         Group.MODEL,
         (T5X_FINETUNE, *T5X_READING),
         default=Note("none (required)"),

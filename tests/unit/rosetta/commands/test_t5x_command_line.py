@@ -278,7 +278,7 @@ def test_no_start_is_kept_of_a_run_that_cannot_begin(place: Place) -> None:
         (
             ["t5x", "infer", "OUTPUT_DIR=out", "CHECKPOINT_PATH=nowhere", "FT_TASK=mnli2"],
             errors.MISSING,
-            {"where": "nowhere", "names": "checkpoint_N"},
+            {"where": "nowhere"},
         ),
         (
             [

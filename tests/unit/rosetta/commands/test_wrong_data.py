@@ -126,7 +126,7 @@ WRONG: dict[str, Wrong] = {
     "csv: one field of pairs": Wrong(
         write_csv("inputs,targets\na,b\n"),
         errors.INVALID,
-        "TEXT_FIELD",
+        "--field",
         (*TO_TEXT, "--field", "inputs"),
     ),
     "tsv: commas": Wrong(write_body("a.tsv", "id,text\n1,a\n", "tsv"), errors.INVALID, "line 1"),

@@ -283,7 +283,7 @@ __all__ = ["place_"]  # a fixture
             ["", "byte", "", "", "", "nowhere"],
             TEXT,
             errors.MISSING,
-            {"where": "nowhere", "names": "checkpoints/checkpoint_N"},
+            {"where": "nowhere"},
         ),
         (
             "run_llama_boolq.sh",
@@ -304,7 +304,7 @@ __all__ = ["place_"]  # a fixture
             [],
             {"CHECKPOINT_RESTORE_PATH": "bin", **TEXT},
             errors.MISSING,
-            {"where": "CHECKPOINT_RESTORE_PATH=bin", "names": "checkpoints/checkpoint_N"},
+            {"where": "CHECKPOINT_RESTORE_PATH=bin", "names": "checkpoint_N"},
         ),
         (
             "run_llama_boolq.sh",

@@ -118,7 +118,7 @@ def test_finetuning_from_an_object_store_needs_a_folder_to_write_to(place: Place
             errors.UNKNOWN,
             {"where": "FT_TASK", "value": "cola", "remedy": ("mnli2", "squad1", "pairs")},
         ),
-        ((*FINETUNE[:6], "empty"), {}, errors.MISSING, {"where": "empty", "names": "checkpoint_N"}),
+        ((*FINETUNE[:6], "empty"), {}, errors.MISSING, {"where": "empty"}),
         (
             ("mnli2", "enormous", *FINETUNE[2:]),
             {},
@@ -147,7 +147,7 @@ def test_finetuning_from_an_object_store_needs_a_folder_to_write_to(place: Place
             FINETUNE,
             {"INITIAL_CHECKPOINT_PATH": "corpus.txt"},
             errors.MISSING,
-            {"where": "corpus.txt", "names": "checkpoint_N"},
+            {"where": "corpus.txt"},
         ),
         (FINETUNE, {"DATA": ""}, errors.UNKNOWN, {"where": "data", "value": "glue/mnli"}),
         (

@@ -1,4 +1,4 @@
-"""With float16, the loss is scaled: overflows are left out, and training comes to that of float32."""
+"""With float16, the loss is scaled: overflows are left out, and losses are those of float32."""
 
 from __future__ import annotations
 

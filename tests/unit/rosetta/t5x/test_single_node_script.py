@@ -160,7 +160,7 @@ def test_an_object_store_stays_an_address(place: Place) -> None:
             SMALL,
             {"INITIAL_CHECKPOINT_PATH": "nowhere"},
             errors.MISSING,
-            {"where": "nowhere", "names": "checkpoint_N"},
+            {"where": "nowhere"},
         ),
         (
             ("enormous", *SMALL[1:]),
