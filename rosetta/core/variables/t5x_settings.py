@@ -112,18 +112,18 @@ T5X_SETTINGS = (
     ),
     Variable(
         "OBJECTIVE",
-        Choice(choices.PRETRAINING_OBJECTIVES, "OBJECTIVE"),
+        Choice(choices.PRETRAINING_OBJECTIVES, "NAME"),
         "What the model learns from the text: to fill gaps, to continue a text, or to answer.",
         Group.MODEL,
         (T5X_PRETRAIN,),
-        default=Note("span_corruption; encoders: mlm_whole_word"),
+        default=Note("span_corruption"),
         example="prefix_lm",
         details=(
             "ul2 is UL2's mixture of denoisers. It needs longer targets and more sentinels than "
             "span_corruption: for ENC_SL=512 set DEC_SL=512 and EXTRA_IDS=128. "
             "With text_to_text, each record of DATA has a text `inputs` and a text `targets`. "
-            "Encoders have mlm and mlm_whole_word, which hide tokens or whole words. _nsp and _sop "
-            "add the prediction of the next sentence or of the order of two texts. A "
+            "Encoders have mlm and mlm_whole_word (their default), which hide tokens or whole words. "
+            "_nsp and _sop add the prediction of the next sentence or of the order of two texts. A "
             "run that resumes must have the objective that it began with."
         ),
         page="how-to/train-with-other-objectives.md",
@@ -494,8 +494,7 @@ T5X_SETTINGS = (
     Variable(
         "OPTIMIZER",
         Choice(choices.OPTIMIZERS),
-        "Optimizer: AdamW, AdamW with RMS scaling as in nanoT5, Adafactor as T5 was trained with, "
-        "or Muon.",
+        "Optimizer. adamw_rms is nanoT5's, and adafactor is the one that T5 was trained with.",
         Group.LENGTH,
         T5X_TRAINING,
         default=Note("adamw"),
@@ -619,7 +618,7 @@ T5X_SETTINGS = (
         "Metric of the evaluation by which the best checkpoint is kept, besides the newest one.",
         Group.CHECKPOINTS,
         T5X_TRAINING,
-        default=Note("none; no checkpoint is the best"),
+        default=Note("none"),
         example="accuracy",
         details=(
             "loss and token_accuracy are known for all EVAL_DATA. Finetuning has the metrics of "
