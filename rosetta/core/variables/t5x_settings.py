@@ -122,7 +122,7 @@ T5X_SETTINGS = (
             "ul2 is UL2's mixture of denoisers. It needs longer targets and more sentinels than "
             "span_corruption: for ENC_SL=512 set DEC_SL=512 and EXTRA_IDS=128. "
             "With text_to_text, each record of DATA has a text `inputs` and a text `targets`. "
-            "Encoders have mlm and mlm_whole_word, their default, which hide tokens or whole words. "
+            "Encoders have mlm and mlm_whole_word (the default): tokens or whole words are hidden. "
             "_nsp and _sop add the prediction of the next sentence or of the order of two texts. A "
             "run that resumes must have the objective that it began with."
         ),
@@ -131,7 +131,7 @@ T5X_SETTINGS = (
     Variable(
         "ROSETTA_GIN",
         File(),
-        "Gin file that is read last, for parameters without a variable. Variables win over the file.",
+        "Gin file that is read last, for parameters without a variable. Variables win over it.",
         Group.MODEL,
         T5X,
         example="my_run.gin",
