@@ -339,7 +339,7 @@ def read_results(path: Path) -> dict[str, Any] | None:
             for name, kind in (("machine", dict), ("tiny", bool), ("rows", list))
         )
         is_valid = is_valid and all(map(_is_row, document["rows"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         is_valid = False
     if not is_valid:
         raise UserError(

@@ -271,8 +271,13 @@ def test_another_plan_is_compared_anew(fake: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "rows",
-    [3, [{"row": "full", "status": "measured"}], [{"row": "full", "cases": [{}]}]],
-    ids=["no-rows", "no-cases", "half-a-case"],
+    [
+        3,
+        [{"row": "full", "status": "measured"}],
+        [{"row": "full", "cases": [{}]}],
+        [{"row": "full", "cases": [3]}],
+    ],
+    ids=["no-rows", "no-cases", "half-a-case", "no-case"],
 )
 def test_a_damaged_file_is_refused(fake: Any, tmp_path: Path, rows: Any) -> None:
     (tmp_path / "out").mkdir()
