@@ -342,7 +342,7 @@ def test_cudnns_arguments_compute_the_same(
         (False, False),
     }
     expected = small_t5.compute_loss_and_gradient(small_t5.Transformer(plain), variables, given)
-    small_t5.assert_trees_close(found, expected)
+    small_t5.assert_trees_close(found, expected, atol=5e-6)  # gradients of up to about 1
 
 
 def test_a_bias_for_each_layer_is_used_by_that_layer_alone() -> None:

@@ -11,6 +11,7 @@ import pytest
 seqio = pytest.importorskip(
     "seqio", reason="NOT CHECKED: needs the packages of a baked environment"
 )
+pytest.importorskip("t5x", reason="NOT CHECKED: needs T5X's sources (a baked environment)")
 
 import jax
 import jax.numpy as jnp
