@@ -109,14 +109,14 @@ def make_arguments(shape: Shape, seed: int) -> tuple[Any, ...]:
     bias = jax.random.normal(keys[3], (1, shape.heads, shape.queries, shape.keys))
     shortest = shape.queries - shape.queries // _PADDED_SHARE
     lengths = jax.random.randint(keys[4], (shape.batch,), shortest, shape.queries + 1)
-    kept = jax.random.bernoulli(keys[5], 0.9, (shape.batch, shape.heads * shape.keys))
+    keep_mask = jax.random.bernoulli(keys[5], 0.9, (shape.batch, shape.heads * shape.keys))
     return (
         query.astype(jnp.bfloat16),
         jax.random.normal(keys[1], key_shape).astype(jnp.bfloat16),
         jax.random.normal(keys[2], key_shape).astype(jnp.bfloat16),
         bias.astype(jnp.bfloat16).astype(jnp.float32),
         lengths,
-        kept,
+        keep_mask,
         jax.random.normal(keys[6], query_shape).astype(jnp.bfloat16),
     )
 
@@ -131,9 +131,9 @@ def make_mask(shape: Shape, lengths: Any) -> Mask:
 
 def compute_fused(shape: Shape, arguments: tuple[Any, ...], implementation: str) -> Any:
     """Return the output of fused attention."""
-    query, key, value, bias, lengths, kept = arguments
+    query, key, value, bias, lengths, keep_mask = arguments
     if shape.dropped:
-        value = attention.zero_dropped_keys(value, kept)
+        value = attention.zero_dropped_keys(value, keep_mask)
     return attention.compute_fused_attention(
         query,
         key,
@@ -146,14 +146,14 @@ def compute_fused(shape: Shape, arguments: tuple[Any, ...], implementation: str)
 
 def compute_plain(shape: Shape, arguments: tuple[Any, ...]) -> Any:
     """Return the output of attention from two products, in the type of the arguments."""
-    query, key, value, bias, lengths, kept = arguments
+    query, key, value, bias, lengths, keep_mask = arguments
     relative = bias.astype(query.dtype) if shape.biased else None
     mask = make_mask(shape, lengths)
     dense = mask.make_bias(shape.queries, shape.keys, relative, query.dtype)
-    weights_kept = kept.reshape(shape.batch, shape.heads, 1, shape.keys)
+    keep_weights = keep_mask.reshape(shape.batch, shape.heads, 1, shape.keys)
 
     def drop_weights(weights: Any) -> Any:
-        return jnp.where(weights_kept, weights, jnp.zeros((), weights.dtype))
+        return jnp.where(keep_weights, weights, jnp.zeros((), weights.dtype))
 
     return attention.compute_plain_attention(
         query,
@@ -170,12 +170,12 @@ def differentiate(shape: Shape, compute: Any, arguments: tuple[Any, ...]) -> tup
 
     Rows of padding count neither in the output nor in the gradients.
     """
-    query, key, value, bias, lengths, kept, gradient = arguments
+    query, key, value, bias, lengths, keep_mask, gradient = arguments
     if shape.padded:
         valid = jnp.arange(shape.queries)[None, :] < lengths[:, None]
         gradient = jnp.where(valid[..., None, None], gradient, jnp.zeros((), gradient.dtype))
     output, backward = jax.vjp(
-        lambda *differentiable: compute(shape, (*differentiable, lengths, kept)),
+        lambda *differentiable: compute(shape, (*differentiable, lengths, keep_mask)),
         query,
         key,
         value,
