@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
+t5x = pytest.importorskip("t5x", reason="NOT TESTED: needs a baked environment of t5x")
+
 from rosetta.convert import t5x_checkpoint
 from rosetta.core import run_folders
-
-t5x = pytest.importorskip("t5x", reason="NOT TESTED: needs a baked environment of t5x")
 
 pytestmark = [pytest.mark.upstream, pytest.mark.long]
 

@@ -27,7 +27,7 @@ class Scope(enum.Enum):
 class Group(enum.Enum):
     """The subject of a variable. The values are the headings of help texts, in this order."""
 
-    MODEL = "Model"
+    MODEL = "Model and task"
     DATA = "Data and vocabulary"
     BATCH = "Batch and parallelism"
     LENGTH = "Length of the run and learning rate"
