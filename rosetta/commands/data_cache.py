@@ -81,8 +81,9 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta data cache`."""
     import itertools
 
-    from rosetta.data import task_records, token_cache
+    from rosetta.data import row_sources, task_records, token_cache
 
+    row_sources.check_can_be_cached(args.objective, f"--objective {args.objective}")
     source = _parse_cache_source(args.data)
     vocabulary = _load_cache_vocabulary(args)
     recipe = _make_cache_recipe(args, source, vocabulary)

@@ -267,19 +267,57 @@ def parse_pair_fields(field: str) -> tuple[str, str]:
     Raises:
         UserError: There are not two different names.
     """
+    first, second = _split_field_names(
+        field, (2,), "two fields", "name the fields of inputs and targets", "question,answer"
+    )
+    return first, second
+
+
+def parse_label_fields(field: str) -> tuple[str, ...]:
+    """Return the fields of one text, or of two texts, and of the label, in this order.
+
+    Args:
+        field: Two or three names with commas, or DEFAULT_FIELD for PAIR_FIELDS.
+
+    Raises:
+        UserError: There are not two or three different names.
+    """
+    return _split_field_names(
+        field,
+        (2, 3),
+        "the fields of texts and of a label",
+        "name one or two texts, and the label last",
+        "premise,hypothesis,label",
+    )
+
+
+def _split_field_names(
+    field: str, counts: tuple[int, ...], what: str, remedy: str, example: str
+) -> tuple[str, ...]:
+    """Return the names in a list of fields; PAIR_FIELDS for DEFAULT_FIELD.
+
+    Args:
+        field: The names, with commas.
+        counts: How many there may be.
+        what: What the fields are, for the error.
+        remedy: What to do, for the error.
+        example: A valid list, for the error.
+
+    Raises:
+        UserError: There are not so many different names.
+    """
     if field == DEFAULT_FIELD:
         return PAIR_FIELDS
-    names = [name.strip() for name in field.split(",")]
-    if len(names) != 2 or not all(names) or names[0] == names[1]:
+    names = tuple(name.strip() for name in field.split(","))
+    if len(names) not in counts or not all(names) or len(set(names)) < len(names):
         raise UserError(
-            f"{field!r} does not name two fields",
+            f"{field!r} does not name {what}",
             json_lines.write_field_option(field),
-            "name the fields of inputs and targets, as in "
-            + json_lines.write_field_option("question,answer"),
+            f"{remedy}, as in {json_lines.write_field_option(example)}",
             kind=INVALID,
             value=field,
         )
-    return names[0], names[1]
+    return names
 
 
 def _describe_unmatched(spec: Spec, pattern: str) -> UserError:

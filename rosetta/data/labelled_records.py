@@ -1,12 +1,14 @@
 """Records with a label: texts that an encoder classifies, or to which it gives a number.
 
-A label is one token of the targets. A class is its number in LABELS, counted from 1, because 0 is
-padding. A number is the bits of its float32; zero is stored as -0.0, whose bits are not 0.
+A record has one text, or two, such as a premise and a hypothesis. A label is one token of the
+targets. A class is its number in LABELS, counted from 1, because 0 is padding. A number is the bits
+of its float32; zero is stored as -0.0, whose bits are not 0.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
@@ -43,7 +45,8 @@ def encode_label(text: str, labels: Sequence[str], objective: str, where: str) -
     """Return the token of a label.
 
     Args:
-        text: The label, as the record has it.
+        text: The label, as the record has it: the name of a class or, as in GLUE, its number,
+            counted from 0.
         labels: The names of the classes.
         objective: "classification" or "regression".
         where: The source of the record, for the error.
@@ -72,29 +75,60 @@ def encode_label(text: str, labels: Sequence[str], objective: str, where: str) -
             "name them in their order, as in LABELS=negative,positive",
             kind=MISSING,
         )
-    if text not in labels:
-        raise UserError(
-            f"the label {text!r} is not one of {', '.join(labels)}",
-            where,
-            "name all classes in LABELS",
-            kind=UNKNOWN,
-            value=text,
-        )
-    return labels.index(text) + 1
+    if text in labels:
+        return labels.index(text) + 1
+    if re.fullmatch("[0-9]+", text) and int(text) < len(labels):
+        return int(text) + 1
+    raise UserError(
+        f"the label {text!r} is not one of {', '.join(labels)}",
+        where,
+        f"name all classes in LABELS; their numbers are 0 to {len(labels) - 1}",
+        kind=UNKNOWN,
+        value=text,
+    )
+
+
+def encode_texts(texts: Sequence[str], vocabulary: Vocabulary, length: int) -> Array:
+    """Return the tokens of one text or of two texts, int32, with the tokens around them.
+
+    Of two texts that are too long together, the longer one is cut until both have equal lengths,
+    as Hugging Face's tokenizers do ("longest_first").
+
+    Args:
+        texts: The texts.
+        vocabulary: The vocabulary.
+        length: The most tokens, those around the texts included.
+    """
+    special = masking_tokens.find_masking_tokens(vocabulary)
+    first, *rest = vocabulary.encode(list(texts))
+    room = length - 1 - len(texts)
+    for second in rest:
+        half = (room + (len(second) >= len(first))) // 2
+        kept = min(len(second), max(room - len(first), half))
+        first, rest[0] = first[: room - kept], second[:kept]
+    parts = [[special.start], first[:room], [special.separator]]
+    for second in rest:
+        parts += [second, [special.separator]]
+    tokens: Array = np.concatenate(parts).astype(np.int32)
+    return tokens
 
 
 class EncodedLabels(Sequence[tuple[Array, Array]]):
     """Texts and labels as pairs of ids. Each text is encoded when it is asked for.
 
     Attributes:
-        texts: The texts.
+        texts: The one text or the two texts of each record.
         tokens: The tokens of the labels.
         vocabulary: The vocabulary.
-        length: The most tokens of a text, with the tokens around it.
+        length: The most tokens of a row, those around the texts included.
     """
 
     def __init__(
-        self, texts: list[str], tokens: list[int], vocabulary: Vocabulary, length: int
+        self,
+        texts: list[tuple[str, ...]],
+        tokens: list[int],
+        vocabulary: Vocabulary,
+        length: int,
     ) -> None:
         self.texts = texts
         self.tokens = tokens
@@ -110,10 +144,8 @@ class EncodedLabels(Sequence[tuple[Array, Array]]):
     @overload
     def __getitem__(self, number: slice) -> list[tuple[Array, Array]]: ...
     def __getitem__(self, number: int | slice) -> tuple[Array, Array] | list[tuple[Array, Array]]:
-        """Return the ids of a text, int32, and its label, int32 [1]."""
+        """Return the ids of the texts, int32, and their label, int32 [1]."""
         if isinstance(number, slice):
             return [self[index] for index in range(*number.indices(len(self)))]
-        special = masking_tokens.find_masking_tokens(self.vocabulary)
-        ids = self.vocabulary.encode([self.texts[number]])[0][: self.length - 2]
-        inputs = np.concatenate([[special.start], ids, [special.separator]]).astype(np.int32)
+        inputs = encode_texts(self.texts[number], self.vocabulary, self.length)
         return inputs, np.array([self.tokens[number]], np.int32)

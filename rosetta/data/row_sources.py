@@ -121,6 +121,7 @@ def _check_files(spec: Spec) -> None:
 
 def _check_cache(spec: Spec, objective: Objective, vocabulary: vocabularies.Vocabulary) -> None:
     """Check that a token cache was made for an objective and a vocabulary, see check_source."""
+    check_can_be_cached(objective.name, f"DATA={spec}")
     cache = TokenCache(spec.value)
     cache_fingerprint = cache.recipe.vocabulary
     # The tokens of a cache have no added sentinels, so their number may differ. And ids:SIZE stands
@@ -135,6 +136,22 @@ def _check_cache(spec: Spec, objective: Objective, vocabulary: vocabularies.Voca
         document_ends=objective.document_ends,
         pairs=objective.name if objective.takes_pairs else "",
     )
+
+
+def check_can_be_cached(objective: str, where: str) -> None:
+    """Check that the records of an objective are texts alone, which a cache has the tokens of.
+
+    Raises:
+        UserError: The records have labels.
+    """
+    if objective in data_spec.LABEL_OBJECTIVES:
+        raise UserError(
+            "a token cache has texts, and no labels",
+            where,
+            "name the records themselves, as in DATA=jsonl:GLOB",
+            kind=UNSUPPORTED,
+            value=objective,
+        )
 
 
 def open_source(spec: Spec, recipe: Recipe) -> rows.Source:
@@ -192,22 +209,26 @@ def _open_pairs(spec: Spec, recipe: Recipe) -> rows.Pairs:
             for number in range(0, count, 2)
         ]
     else:
-        texts = [
-            (task_records.add_prefix(recipe.input_prefix, example["inputs"]), example["targets"])
-            for example in task_records.read_examples(
-                spec, objective.name, recipe.split, field=recipe.text_field
-            )
-        ]
+        examples = list(
+            task_records.read_examples(spec, objective.name, recipe.split, field=recipe.text_field)
+        )
+        for example in examples:
+            example["inputs"] = task_records.add_prefix(recipe.input_prefix, example["inputs"])
         if objective.name in data_spec.LABEL_OBJECTIVES:
+            encode = labelled_records.encode_label
             tokens = [
-                labelled_records.encode_label(label, recipe.labels, objective.name, str(spec))
-                for _, label in texts
+                encode(example["targets"], recipe.labels, objective.name, str(spec))
+                for example in examples
             ]
+            texts = [task_records.list_texts(example) for example in examples]
             pairs = labelled_records.EncodedLabels(
-                [text for text, _ in texts], tokens, recipe.vocabulary, objective.inputs
+                texts, tokens, recipe.vocabulary, objective.inputs
             )
         else:
-            pairs = task_records.EncodedPairs(texts, recipe.vocabulary)
+            pairs = task_records.EncodedPairs(
+                [(example["inputs"], example["targets"]) for example in examples],
+                recipe.vocabulary,
+            )
     return rows.Pairs(
         pairs,
         objective,

@@ -192,16 +192,38 @@ def format_labelled_text(
     record: Mapping[str, Any],
     *,
     answered: bool = True,
-    names: tuple[str, str] = data_spec.PAIR_FIELDS,
+    names: tuple[str, ...] = data_spec.PAIR_FIELDS,
 ) -> dict[str, Any] | None:
-    """Return a record that has a text and a label, which may be a number.
+    """Return a record that has one or two texts and a label, which may be a number.
 
-    The arguments, the result and the errors are those of format_text_to_text.
+    Args:
+        record: The fields.
+        answered: Whether a label is needed. Otherwise that of a record without one is "".
+        names: The names of the fields that have the texts and, last, the label.
+
+    Returns:
+        {"inputs", "targets", "idx"}, and "inputs_pair" if there is a second text; None if a label
+        is needed and the record has no such field.
+
+    Raises:
+        ValueError: The record has no such fields.
     """
-    label = record.get(names[1])
+    *texts, label_name = names
+    label = record.get(label_name)
     if isinstance(label, (int, float)) and not isinstance(label, bool):
-        record = {**record, names[1]: str(label)}
-    return format_text_to_text(record, answered=answered, names=names)
+        record = {**record, label_name: str(label)}
+    example = format_text_to_text(record, answered=answered, names=(texts[0], label_name))
+    for name in texts[1:]:
+        if not isinstance(record.get(name), str):
+            raise ValueError(f"{name} is missing")  # noqa: TRY004 (a fault of the data)
+        if example is not None:
+            example["inputs_pair"] = record[name]
+    return example
+
+
+def list_texts(example: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the one text or the two texts of an example of read_examples."""
+    return tuple(example[name] for name in ("inputs", "inputs_pair") if name in example)
 
 
 FORMATTERS: dict[str, Formatter] = {
@@ -243,9 +265,10 @@ def read_examples(
         split: The split of an hf or tfds set whose spec names none.
         handle: Called with each record that is not one of the objective's.
         answered: Whether answers are needed, as in training and evaluation. Otherwise records
-            without one are yielded, too, and each example has "name", see identify_record. Only
-            MNLI, SQuAD and text_to_text can do without answers.
-        field: The fields of text_to_text, see data_spec.parse_pair_fields.
+            without one are yielded, too, and each example has "name", see identify_record. MNLI,
+            SQuAD, text_to_text and texts with a label can do without answers.
+        field: The fields of text_to_text or of texts and a label, see data_spec.parse_pair_fields
+            and parse_label_fields.
 
     Raises:
         UserError: `handle` raises it, or no record has an answer.
@@ -253,8 +276,10 @@ def read_examples(
     format_record = FORMATTERS[objective]
     columns: tuple[str, ...] = ()  # those that a table has to have
     if objective in ("text_to_text", *data_spec.LABEL_OBJECTIVES):
-        names = data_spec.parse_pair_fields(field)
-        columns = names if answered else names[:1]
+        is_pair = objective == "text_to_text"
+        parse_fields = data_spec.parse_pair_fields if is_pair else data_spec.parse_label_fields
+        names = parse_fields(field)
+        columns = names if answered else names[:-1]
         format_record = functools.partial(format_record, names=names)
     if not answered:
         format_record = functools.partial(format_record, answered=False)
@@ -365,6 +390,8 @@ def read_texts(
 ) -> Iterator[str]:
     """Yield the texts of a source: documents, or for a pair objective inputs and targets in turn.
 
+    Two inputs of a record become one text.
+
     Args:
         spec: The source.
         objective: One of data_spec.OBJECTIVES.
@@ -379,7 +406,7 @@ def read_texts(
         yield from documents.read_documents(spec, field, split, handle)
         return
     for example in read_examples(spec, objective, split, handle, field=field):
-        yield example["inputs"]
+        yield " ".join(list_texts(example))
         yield example["targets"]
 
 

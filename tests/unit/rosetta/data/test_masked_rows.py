@@ -230,6 +230,56 @@ def test_labelled_records(tmp_path: Path) -> None:
         row_sources.open_sources(recipe)
 
 
+def test_two_texts_of_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    record = {"premise": "abcdefgh", "hypothesis": "xy", "label": 1}
+    path.write_text(json.dumps(record))
+    recipe = corpora.make_recipe(f"jsonl:{path}", "classification", inputs=9, targets=1)
+    recipe = dataclasses.replace(
+        recipe, labels=("no", "yes"), text_field="premise,hypothesis,label", input_prefix="> "
+    )
+    made = row_sources.open_sources(recipe).read_rows(np.arange(1))
+    tokens = masking_tokens.find_masking_tokens(recipe.vocabulary)
+    first, second = ([byte + 3 for byte in text] for text in (b"> ab", b"xy"))
+    end = tokens.separator
+    assert made.inputs[0].tolist() == [tokens.start, *first, end, *second, end]
+    assert made.targets.tolist() == [[2]]
+    with errors.expect_user_error(INVALID, names="text,label,other,more"):
+        data_spec.parse_label_fields("text,label,other,more")
+    path.write_text(json.dumps({**record, "label": 2}))
+    with errors.expect_user_error(UNKNOWN, value="2"):
+        row_sources.open_sources(recipe)
+    path.write_text(json.dumps({"premise": "a", "label": 1}))
+    with errors.expect_user_error(INVALID):
+        row_sources.open_sources(recipe)
+
+
+def test_a_cache_has_no_labels() -> None:
+    sized = objectives.make_objective("regression", {"inputs": LENGTH, "targets": 1})
+    with errors.expect_user_error(UNSUPPORTED, where="DATA=cache:folder"):
+        row_sources.check_source(data_spec.parse_spec("cache:folder"), sized, BYTES)
+    with errors.expect_user_error(UNSUPPORTED, where="--objective classification"):
+        row_sources.check_can_be_cached("classification", "--objective classification")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "length", "kept"),
+    [
+        ((3, 2), 12, (3, 2)),
+        ((9, 2), 9, (4, 2)),
+        ((2, 9), 9, (2, 4)),
+        ((9, 9), 10, (3, 4)),
+        ((9, 8), 10, (4, 3)),
+    ],
+)
+def test_the_longer_text_is_cut(sizes: tuple[int, int], length: int, kept: tuple[int, int]) -> None:
+    """The expected lengths are those of Hugging Face's tokenizers ("longest_first")."""
+    texts = ["x" * sizes[0], "y" * sizes[1]]
+    ids = labelled_records.encode_texts(texts, BYTES, length)
+    made = tuple(int((ids == ord(letter) + 3).sum()) for letter in "xy")
+    assert made == kept
+
+
 @pytest.mark.parametrize("text", ["one", "a,a", "a,,b"])
 def test_labels_that_are_not_valid(text: str) -> None:
     with errors.expect_user_error(INVALID, where="LABELS"):
