@@ -19,8 +19,27 @@ if TYPE_CHECKING:
     from rosetta.t5x.run.sparse_attention import SparseAttention
 
 
+def count_relative_keys(length: int, block: int) -> tuple[int, int]:
+    """Return how many keys a bias has whose queries are one block, and the first key's position.
+
+    The keys are the blocks at all distances from the block of queries, so that the bias of any
+    block of queries and any block of keys is a part of it (see compute_block_sparse_attention).
+
+    Args:
+        length: The tokens of a row.
+        block: The tokens of a block.
+    """
+    blocks = -(-length // block)
+    return (2 * blocks - 1) * block, -(blocks - 1) * block
+
+
 def compute_block_sparse_attention(
-    query: Any, key: Any, value: Any, valid_keys: Any, settings: SparseAttention
+    query: Any,
+    key: Any,
+    value: Any,
+    valid_keys: Any,
+    settings: SparseAttention,
+    relative: Any = None,
 ) -> Any:
     """Compute attention over the blocks of a layout.
 
@@ -30,6 +49,8 @@ def compute_block_sparse_attention(
         value: The shape of `query`.
         valid_keys: bool [batch, length], False at padding; None if there is no padding.
         settings: The layout.
+        relative: The bias by relative position [1, heads, block, keys], where the keys are those of
+            count_relative_keys; None for none.
 
     Returns:
         The shape and type of `query`.
@@ -46,13 +67,34 @@ def compute_block_sparse_attention(
         _split_blocks(jnp.pad(x, padding), settings.block) for x in (query, key, value)
     )
     count = min(settings.num_global_blocks, blocks)
+    tiles = None if relative is None else _split_tiles(relative[0], settings.block)
     parts = []
     if count:
-        parts.append(_attend_to_all(query[:, :count], key, value, valid))
+        parts.append(_attend_to_all(query[:, :count], key, value, valid, tiles))
     if count < blocks:
         numbers, is_block = sparse_layout.list_key_blocks(settings, query.shape[0], blocks)
-        parts.append(_attend(query[:, count:], key, value, valid, numbers, is_block))
+        bias = None if tiles is None else _gather_tiles(tiles, numbers, count)
+        parts.append(_attend(query[:, count:], key, value, valid, numbers, is_block, bias))
     return _join_blocks(jnp.concatenate(parts, axis=1))[:, :length]
+
+
+def _split_tiles(relative: Any, block: int) -> Any:
+    """Return [heads, block, distances x block] as [heads, distances, block, block]."""
+    heads = relative.shape[0]
+    return jnp.transpose(relative.reshape(heads, block, -1, block), (0, 2, 1, 3))
+
+
+def _gather_tiles(tiles: Any, numbers: Any, first_row: int) -> Any:
+    """Return the bias of blocks of queries and keys, [heads, rows, width, block, block].
+
+    Args:
+        tiles: [heads, distances, block, block], of all distances between two blocks.
+        numbers: int [heads, rows, width], the blocks of keys of each block of queries.
+        first_row: The number of the first block of queries.
+    """
+    rows = first_row + jnp.arange(numbers.shape[1])
+    distances = numbers - rows[None, :, None] + tiles.shape[1] // 2
+    return jax.vmap(lambda tile, chosen: tile[chosen])(tiles, distances)
 
 
 def _split_blocks(x: Any, block: int) -> Any:
@@ -67,13 +109,18 @@ def _join_blocks(x: Any) -> Any:
     return jnp.transpose(x, (2, 1, 3, 0, 4)).reshape(batch, -1, heads, head_dim)
 
 
-def _attend_to_all(query: Any, key: Any, value: Any, valid: Any) -> Any:
-    """Return the attention of blocks of queries to all blocks of keys, see _attend."""
+def _attend_to_all(query: Any, key: Any, value: Any, valid: Any, tiles: Any) -> Any:
+    """Return the attention of the first blocks of queries to all blocks of keys, see _attend."""
     heads, blocks = key.shape[:2]
+    _, count, batch, block, head_dim = query.shape
     numbers = jnp.broadcast_to(jnp.arange(blocks), (heads, 1, blocks))
     merged = _merge_blocks(query)[:, None]
-    attended = _attend(merged, key, value, valid, numbers, None)[:, 0]
-    _, count, batch, block, head_dim = query.shape
+    bias = None
+    if tiles is not None:
+        bias = _gather_tiles(tiles, jnp.broadcast_to(numbers, (heads, count, blocks)), 0)
+        # The queries of all blocks become one row.
+        bias = jnp.transpose(bias, (0, 2, 1, 3, 4)).reshape(heads, 1, blocks, -1, block)
+    attended = _attend(merged, key, value, valid, numbers, None, bias)[:, 0]
     split = attended.reshape(heads, batch, count, block, head_dim)
     return jnp.transpose(split, (0, 2, 1, 3, 4))
 
@@ -84,7 +131,9 @@ def _merge_blocks(x: Any) -> Any:
     return jnp.transpose(x, (0, 2, 1, 3, 4)).reshape(heads, batch, blocks * block, head_dim)
 
 
-def _attend(query: Any, key: Any, value: Any, valid: Any, numbers: Any, is_block: Any) -> Any:
+def _attend(
+    query: Any, key: Any, value: Any, valid: Any, numbers: Any, is_block: Any, bias: Any
+) -> Any:
     """Return the attention of blocks of queries to gathered blocks of keys.
 
     Args:
@@ -94,6 +143,7 @@ def _attend(query: Any, key: Any, value: Any, valid: Any, numbers: Any, is_block
         valid: bool [blocks, batch, block].
         numbers: int [heads, rows, width], the blocks of keys of each row.
         is_block: bool of the same shape, or None if all are.
+        bias: [heads, rows, width, queries, block], or None.
 
     Returns:
         The shape of `query`.
@@ -104,6 +154,8 @@ def _attend(query: Any, key: Any, value: Any, valid: Any, numbers: Any, is_block
     if is_block is not None:
         visible = visible & jnp.asarray(is_block)[..., None, None]
     logits = jnp.einsum("hrbqd,hrwbkd->hrbqwk", query, keys)
+    if bias is not None:
+        logits = logits + jnp.swapaxes(bias, 2, 3)[:, :, None]
     hidden = jnp.asarray(choose_mask_value(logits.dtype), logits.dtype)
     visible = jnp.transpose(visible, (0, 1, 3, 2, 4))[:, :, :, None]
     logits = jnp.where(visible, logits, hidden)

@@ -66,13 +66,21 @@ class RelativeBias(nn.Module):
     farthest: int = 128
 
     @nn.compact
-    def __call__(self, queries: int, keys: int, *, bidirectional: bool) -> Any:
-        """Return the bias [1, heads, queries, keys] in `dtype`."""
+    def __call__(self, queries: int, keys: int, *, bidirectional: bool, first_key: int = 0) -> Any:
+        """Return the bias [1, heads, queries, keys] in `dtype`.
+
+        Args:
+            queries: The number of queries.
+            keys: The number of keys.
+            bidirectional: See compute_buckets.
+            first_key: The position of the first key, relative to the first query.
+        """
         # `make_toeplitz` reads the distances in this order: 0 to keys - 1, one that does not occur,
         # and 1 - queries to -1.
         distance = np.concatenate([np.arange(keys), [0], np.arange(1 - queries, 0)]).astype(
             np.int32
         )
+        distance += np.int32(first_key)
         bucket_indices = compute_buckets(
             distance, bidirectional=bidirectional, buckets=self.buckets, farthest=self.farthest
         )

@@ -53,8 +53,8 @@ class AttentionContext:
 
     Attributes:
       mask: which keys each query may attend to.
-      relative: the bias by relative position, [1, heads, queries, keys]; None if there is none, or
-        if each layer adds its own.
+      relative: the bias by relative position, [1, heads, queries, keys], or that of one block of
+        queries if attention is sparse; None if there is none, or if each layer adds its own.
       bias: the mask and `relative` as one bias if XLA computes the attention, else None.
       implementation: "xla", "cudnn", "te" or "sparse".
       bias_length: the queries, and keys, of the bias that each layer adds (see add_layer_bias);
@@ -83,7 +83,7 @@ def make_attention_context(
     Args:
       config: the network's configuration.
       mask: which keys each query may attend to.
-      relative: the bias by relative position, [1, heads, queries, keys], or None.
+      relative: what make_relative_bias returned, or None.
       queries: the number of queries.
       keys: the number of keys.
       incremental: whether a cache of keys and values is used, as in decoding. XLA computes the
@@ -92,8 +92,7 @@ def make_attention_context(
         adds; None if the layers have no bias of their own.
     """
     if config.sparse_attention is not None:
-        # A bias over all queries and keys would take the memory that sparse attention saves.
-        return AttentionContext(mask, None, None, "sparse")
+        return AttentionContext(mask, relative, None, "sparse", layer_bias_length)
     requested = "xla" if incremental else config.attention
     if requested == "te":
         implementation = transformer_engine.choose_implementation(dtype=config.dtype, mask=mask)
@@ -129,13 +128,32 @@ def add_layer_bias(
     """
     if context.bias_length is None:
         return context
-    relative = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(
-        context.bias_length, context.bias_length, bidirectional=bidirectional
-    )
+    relative = make_relative_bias(config, context.bias_length, bidirectional=bidirectional)
     bias = context.bias
     if context.implementation == "xla":
         bias = relative if bias is None else bias + relative
     return dataclasses.replace(context, relative=relative, bias=bias)
+
+
+def make_relative_bias(config: T5Config, length: int, *, bidirectional: bool) -> Any:
+    """Return T5's bias by relative position, [1, heads, queries, keys].
+
+    The queries and keys are those of a row or, if attention is sparse, those of
+    block_sparse.count_relative_keys. The parameter belongs to the module that calls the function,
+    as `relpos_bias`.
+
+    Args:
+      config: the network's configuration.
+      length: the number of queries, and of keys.
+      bidirectional: whether the bias distinguishes the keys after the query.
+    """
+    bias = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")
+    sparse = config.sparse_attention
+    if sparse is None:
+        return bias(length, length, bidirectional=bidirectional)
+    # A bias over all queries and keys would take the memory that sparse attention saves.
+    keys, first_key = block_sparse.count_relative_keys(length, sparse.block)
+    return bias(sparse.block, keys, bidirectional=bidirectional, first_key=first_key)
 
 
 def name_activation_axes(*, transposed: bool) -> tuple[str, str]:
@@ -320,7 +338,12 @@ class Attention(nn.Module):
         if self.transposed:
             query, key, value = (jnp.swapaxes(array, 0, 1) for array in (query, key, value))
         attended = block_sparse.compute_block_sparse_attention(
-            query, key, value, context.mask.valid_keys, self.config.sparse_attention
+            query,
+            key,
+            value,
+            context.mask.valid_keys,
+            self.config.sparse_attention,
+            context.relative,
         )
         return jnp.swapaxes(attended, 0, 1) if self.transposed else attended
 

@@ -17,7 +17,6 @@ from rosetta.nn import logits, sharded_parameters
 from rosetta.nn.attention import Mask
 from rosetta.nn.dense import Kernel, apply_projections
 from rosetta.nn.embedding import Embedding
-from rosetta.nn.relative_position import RelativeBias
 from rosetta.nn.rms_norm import RMSNorm
 from rosetta.t5x import layer_stack
 from rosetta.t5x.layers import (
@@ -27,6 +26,7 @@ from rosetta.t5x.layers import (
     activate,
     make_attention_context,
     make_norm,
+    make_relative_bias,
     name_activation_axes,
 )
 from rosetta.t5x.run.model_config import T5Config
@@ -106,9 +106,7 @@ def _make_self_attention_context(
     if config.relative_bias == "layer" and config.positions == "relative":
         layer_bias_length = bias_length
     elif config.positions == "relative":
-        relative = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(
-            bias_length, bias_length, bidirectional=bidirectional
-        )
+        relative = make_relative_bias(config, bias_length, bidirectional=bidirectional)
     return make_attention_context(
         config,
         mask,

@@ -286,9 +286,6 @@ class T5Config:
                 "name them in their order, as in LABELS=negative,positive",
                 kind=MISSING,
             )
-        if self.sparse_attention is not None and self.positions == "relative":
-            remedy = "choose absolute or rotary positions, or none, for sparse attention"
-            raise _make_field_error("positions", self.positions, remedy)
         if self.head != "none" and self.loss_chunks:
             remedy = "set it to 0: an encoder's loss is computed in one pass"
             raise _make_field_error("loss_chunks", self.loss_chunks, remedy)

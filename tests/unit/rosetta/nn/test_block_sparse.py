@@ -17,6 +17,7 @@ import numpy as np
 from rosetta.core.errors import CONFLICT, INVALID, UNKNOWN
 from rosetta.nn import block_sparse, sparse_layout
 from rosetta.nn.attention import choose_mask_value
+from rosetta.nn.relative_position import RelativeBias
 from rosetta.t5x.run.sparse_attention import SparseAttention, parse_sparse_attention
 from tests.support import errors
 
@@ -84,6 +85,49 @@ def test_output_and_gradients_are_those_of_dense_attention(settings: SparseAtten
         assert np.abs(changed[0] - made[0]).max() > 1e-2
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [SETTINGS, SparseAttention(block=4, num_global_blocks=0), SparseAttention(block=64)],
+    ids=["heads", "window", "one block"],
+)
+def test_relative_positions_are_those_of_dense_attention(settings: SparseAttention) -> None:
+    module = RelativeBias(HEADS)
+    rng = np.random.default_rng(2)
+    table = rng.normal(size=(HEADS, 32)).astype(np.float32)
+    (query, key, value, cotangent), valid = make_inputs()
+    cotangent = cotangent * valid[:, :, None, None]
+    mask = sparse_layout.make_token_mask(settings, HEADS, LENGTH)
+    keys, first_key = block_sparse.count_relative_keys(LENGTH, settings.block)
+
+    def make_bias(table: Any, *lengths: int, first_key: int = 0) -> Any:
+        variables = {"params": {"rel_embedding": table}}
+        return module.apply(variables, *lengths, bidirectional=True, first_key=first_key)
+
+    def attend_densely(query: Any, key: Any, value: Any, table: Any) -> Any:
+        logits = jnp.einsum("bqhd,bkhd->bhqk", query, key) + make_bias(table, LENGTH, LENGTH)
+        visible = mask[None] & valid[:, None, None]
+        logits = jnp.where(visible, logits, choose_mask_value(logits.dtype))
+        return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(logits), value)
+
+    def attend_sparsely(query: Any, key: Any, value: Any, table: Any) -> Any:
+        bias = make_bias(table, settings.block, keys, first_key=first_key)
+        return block_sparse.compute_block_sparse_attention(
+            query, key, value, jnp.asarray(valid), settings, bias
+        )
+
+    def compute(attend: Any) -> Any:
+        inputs = (query, key, value, table)
+        gradients = jax.grad(lambda *arrays: (attend(*arrays) * cotangent).sum(), (0, 1, 2, 3))
+        return attend(*inputs) * valid[:, :, None, None], *gradients(*inputs)
+
+    expected = jax.jit(lambda: compute(attend_densely))()
+    made = jax.jit(lambda: compute(attend_sparsely))()
+    for values, others in zip(made, expected, strict=True):
+        np.testing.assert_allclose(values, others, rtol=0, atol=2e-5 * np.abs(others).max())
+    without = attend_sparsely(query, key, value, np.zeros_like(table)) * valid[:, :, None, None]
+    assert np.abs(without - made[0]).max() > 1e-2
+
+
 def test_the_layout() -> None:
     layout = sparse_layout.make_layout(SETTINGS, HEADS, 11)
     assert layout[:, 0].all()
@@ -100,16 +144,27 @@ def test_the_layout() -> None:
     ).all()
 
 
-def test_memory_grows_linearly() -> None:
+@pytest.mark.parametrize("relative", [False, True], ids=["none", "relative"])
+def test_memory_grows_linearly(*, relative: bool) -> None:
     def measure(length: int) -> int:
         array = jax.ShapeDtypeStruct((1, length, 2, 8), jnp.float32)
         settings = SparseAttention(block=16)
-        attend = jax.jit(
-            lambda query, key, value: block_sparse.compute_block_sparse_attention(
-                query, key, value, None, settings
+        keys, first_key = block_sparse.count_relative_keys(length, settings.block)
+        module = RelativeBias(2)
+
+        def attend(query: Any, key: Any, value: Any, table: Any) -> Any:
+            bias = None
+            if relative:
+                variables = {"params": {"rel_embedding": table}}
+                bias = module.apply(
+                    variables, settings.block, keys, bidirectional=True, first_key=first_key
+                )
+            return block_sparse.compute_block_sparse_attention(
+                query, key, value, None, settings, bias
             )
-        )
-        compiled = attend.lower(array, array, array).compile()
+
+        table = jax.ShapeDtypeStruct((2, 32), jnp.float32)
+        compiled = jax.jit(attend).lower(array, array, array, table).compile()
         return int(compiled.memory_analysis().temp_size_in_bytes)
 
     assert measure(4096) < 4.6 * measure(1024)

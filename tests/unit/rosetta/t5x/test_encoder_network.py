@@ -58,7 +58,7 @@ def make_params(config: T5Config) -> Any:
     params: Any = jax.tree.map(
         lambda leaf: rng.normal(0.3, 0.4, leaf.shape).astype(np.float32), shapes
     )
-    if config.positions == "relative":
+    if config.positions == "relative" and config.relative_bias == "stack":
         params["encoder"]["relpos_bias"]["rel_embedding"] *= 8  # else it hardly shows
     return params
 
@@ -196,6 +196,19 @@ def test_the_layout_of_activations_changes_nothing() -> None:
     )
     for first, second in zip(compute(config, params), compute(transposed, params), strict=True):
         np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("owner", ["stack", "layer"])
+def test_sparse_attention_that_sees_all_is_dense(owner: str) -> None:
+    """A window over the whole row hides nothing, so only the way of computing differs."""
+    fields = {**BERT, "positions": "relative", "relative_bias": owner}
+    dense = T5Config(**fields)
+    sparse = T5Config(**fields, sparse_attention={"block": 4, "num_sliding_window_blocks": 9})
+    params = make_params(sparse) if owner == "layer" else make_params(dense)
+    for expected, made in zip(compute(dense, params), compute(sparse, params), strict=True):
+        limit = 2e-5 * np.abs(expected).max()
+        is_token = TOKENS > 0 if expected.ndim == 3 else ...
+        np.testing.assert_allclose(made[is_token], expected[is_token], rtol=0, atol=limit)
 
 
 def test_more_tokens_than_positions() -> None:
