@@ -22,6 +22,7 @@ from rosetta.core.not_known import NOT_KNOWN
 from rosetta.core.run_folders import check_folder_writable
 from rosetta.core.value_parsing import is_address, parse_path
 from rosetta.core.variables import choices, setting_values
+from rosetta.data import data_spec
 from rosetta.launch import device_selection, hub_inputs, input_lines, t5x_trainer
 from rosetta.launch.execution import Command, WarningLine
 from rosetta.presets import t5x_model_options
@@ -51,6 +52,7 @@ _ANSWERED_NAMES = (
     "OBJECTIVE",
     "TEXT_FIELD",
     "INPUT_PREFIX",
+    "LABELS",
     "OWN_MODEL",
     "MODEL_FIELDS",
     "TASK_FEATURE_LENGTHS",
@@ -89,7 +91,8 @@ def make_command(program: str, environment: Mapping[str, str]) -> Command:
       program: "eval" or "infer".
       environment: CHECKPOINT_PATH, FT_TASK, OUTPUT_DIR; T5_FAMILY=t5_1_1, T5_SIZE=large, PREC,
         BSIZE (32), TP_SIZE, DATA, VOCAB, EXTRA_IDS, NUM_DECODES, ENC_SL, DEC_SL, ROSETTA_GIN, and
-        the switches. For "infer" also INPUTS in place of DATA, TEMPERATURE, TOP_K and TOP_P.
+        the switches. For "eval" also OBJECTIVE in place of FT_TASK. For "infer" also INPUTS in
+        place of DATA, TEMPERATURE, TOP_K and TOP_P.
 
     Raises:
       UserError: a setting is wrong, as far as that can be known before JAX starts.
@@ -99,9 +102,10 @@ def make_command(program: str, environment: Mapping[str, str]) -> Command:
             raise UserError("this variable is not set", name, f"give {name}=FOLDER", kind=MISSING)
     lines = _read_inputs(program, environment)
     if lines:
-        environment = {**environment, "FT_TASK": choices.PAIRS, "DATA": lines.data}
+        task = environment.get("FT_TASK") or choices.PAIRS
+        environment = {**environment, "FT_TASK": task, "DATA": lines.data}
     values = setting_values.read_settings(environment, f"t5x {program}")
-    task = settings.require_task(values)
+    task = _choose_task(values, environment)
     files = _choose_files(program, task, values, environment)
     machine = device_selection.detect_machine(environment)
     options = t5x_model_options.choose_model_options(
@@ -131,6 +135,95 @@ def make_command(program: str, environment: Mapping[str, str]) -> Command:
     return _add_log(command, program, values["LOGDIR"] or "", folder)
 
 
+def _choose_task(values: Mapping[str, Any], environment: Mapping[str, str]) -> str:
+    """Return the task: what settings.require_task returns, or MASKED_TASK for hidden tokens.
+
+    Args:
+      values: the variables by their types.
+      environment: the variables.
+
+    Raises:
+      UserError: there is no task, the model does not do it, or other variables do not fit it.
+    """
+    objective = values.get("OBJECTIVE") or ""
+    if not objective:
+        task = settings.require_task(values)
+    elif values["FT_TASK"]:
+        raise UserError(
+            "a task and an objective are two things to evaluate",
+            f"OBJECTIVE={objective}",
+            "leave out OBJECTIVE or FT_TASK",
+            kind=CONFLICT,
+            value=objective,
+        )
+    elif objective not in choices.MASKED_OBJECTIVES:
+        raise UserError(
+            "only the objectives of encoders are evaluated",
+            f"OBJECTIVE={objective}",
+            f"choose one of: {', '.join(choices.MASKED_OBJECTIVES)}; or name a task: FT_TASK",
+            kind=UNSUPPORTED,
+            value=objective,
+        )
+    else:
+        task = gin_files.MASKED_TASK
+        _check_data_ends(environment.get("DATA") or "")
+    if values[own_model_name.VARIABLE]:
+        return task
+    if task == gin_files.MASKED_TASK:
+        gin_files.check_family_has_masks(values["T5_FAMILY"], objective)
+    else:
+        gin_files.check_task_of_family(task, values["T5_FAMILY"])
+    if values["T5_FAMILY"] in choices.ENCODER_FAMILIES:
+        _check_encoder_variables(task, values, environment)
+    return task
+
+
+def _check_data_ends(data: str) -> None:
+    """Check that the data of hidden tokens has an end, at which the evaluation stops.
+
+    Raises:
+      UserError: the data is not set, or has no end.
+    """
+    if not data:
+        raise UserError("is not set", "DATA", "name texts, as in DATA=text:GLOB", kind=MISSING)
+    for part in data_spec.parse_parts(data):
+        is_stream = part.spec.kind == "hf" and not Path(part.spec.value).expanduser().is_dir()
+        if is_stream or part.spec.kind == "synthetic":
+            raise UserError(
+                "this data has no end, at which the evaluation could stop",
+                f"DATA={part.spec}",
+                "name files, or save a part of the data set to a folder",
+                kind=UNSUPPORTED,
+                value=str(part.spec),
+            )
+
+
+def _check_encoder_variables(
+    task: str, values: Mapping[str, Any], environment: Mapping[str, str]
+) -> None:
+    """Check the variables of an encoder, which has classes to name and writes no answers.
+
+    Raises:
+      UserError: the classes are not set, or a variable is about written answers.
+    """
+    if task == "classification" and not environment.get("LABELS"):
+        raise UserError(
+            "the classes are not set",
+            "LABELS",
+            "name them in the order of the finetuning, as in LABELS=negative,positive",
+            kind=MISSING,
+        )
+    for name in ("NUM_DECODES", *_SAMPLING):
+        if values.get(name) is not None:
+            raise UserError(
+                "an encoder writes no answers, among which it could choose",
+                f"{name}={values[name]:g}",
+                "leave it out",
+                kind=CONFLICT,
+                value=values[name],
+            )
+
+
 def _choose_files(
     program: str, task: str, values: Mapping[str, Any], environment: Mapping[str, str]
 ) -> _GinFiles:
@@ -138,7 +231,7 @@ def _choose_files(
 
     Args:
       program: "eval" or "infer".
-      task: what settings.require_task returned.
+      task: what _choose_task returned.
       values: the variables by their types.
       environment: the variables.
     """
@@ -166,7 +259,7 @@ def _read_inputs(program: str, environment: Mapping[str, str]) -> InputLines | N
         return None
     task = environment.get("FT_TASK") or choices.PAIRS
     others = {name: environment.get(name) for name in ("DATA", "EVAL_DATA")}
-    if task not in (choices.PAIRS, choices.TEXT_TO_TEXT):
+    if task not in (choices.PAIRS, choices.TEXT_TO_TEXT, *choices.LABEL_TASKS):
         others["FT_TASK"] = task
     for name, value in others.items():
         if value:
@@ -357,7 +450,8 @@ def _make_bindings(
         ),
         OUTPUT_VARIABLES[program]: parse_path("OUTPUT_DIR", environment["OUTPUT_DIR"]),
     }
-    for name in ("DATA", "VOCAB", "TEXT_FIELD", "INPUT_PREFIX", "LABELS"):
+    objective = ("OBJECTIVE",) if program == "eval" else ()
+    for name in ("DATA", "VOCAB", "TEXT_FIELD", "INPUT_PREFIX", "LABELS", *objective):
         if environment.get(name):
             bindings[name] = environment[name]
     if environment.get("DATA"):

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from t5x import losses, models
 
 from rosetta.data import masking_tokens
-from rosetta.t5x import dataset, encoder_features
+from rosetta.t5x import dataset, encoder_features, encoder_metrics
 from rosetta.t5x.model import SharedModel
 
 if TYPE_CHECKING:
@@ -118,16 +118,33 @@ class _EncoderBase(models.BaseTransformerModel):
         return _Losses(loss, z_loss, logits, targets, extra)
 
     def predict_batch_with_aux(self, params: Any, batch: Any, rng: Any = None) -> Any:
-        """Return the likeliest tokens or classes, or the numbers, [batch, length]; and nothing."""
+        """Return the predictions for a batch, and their figures (see encoder_metrics).
+
+        Predictions are the probabilities of the classes, float32 [batch, classes]; the numbers,
+        float32 [batch, 1]; or the likeliest tokens, int32 [batch, length].
+        """
         del rng
         tokens, row = self._apply_network(params, batch, None)
-        if self.module.config.head == "regression":
-            return row, {}
-        logits = _open_classes(row)[:, None] if tokens is None else tokens
-        return jnp.argmax(logits, axis=-1), {}
+        head = self.module.config.head
+        targets = batch["decoder_target_tokens"]
+        if head == "regression":
+            numbers = jax.lax.bitcast_convert_type(targets, jnp.float32)
+            return row.astype(jnp.float32), {"target": numbers[:, 0]}
+        if head == "classification":
+            probabilities = jax.nn.softmax(row.astype(jnp.float32))
+            return probabilities, {"target": targets[:, 0] - 1}
+        figures = encoder_metrics.measure_targets(tokens, targets, "")
+        if row is not None:
+            labels = batch["sentence_labels"]
+            opened = _open_classes(row)[:, None]
+            figures |= encoder_metrics.measure_targets(opened, labels, "sentence_")
+        return jnp.argmax(tokens, axis=-1), figures
 
     def score_batch(self, params: Any, batch: Any, return_intermediates: bool = False) -> Any:
-        """Return the logarithm of the probability of each row's targets, float32 [batch]."""
+        """Return the logarithm of the probability of each row's targets, float32 [batch].
+
+        Of numbers it is the negative squared error.
+        """
         if return_intermediates:
             raise NotImplementedError("an encoder has no intermediates")
         tokens, row = self._apply_network(params, batch, None)
@@ -136,9 +153,7 @@ class _EncoderBase(models.BaseTransformerModel):
             numbers = jax.lax.bitcast_convert_type(targets, jnp.float32)
             return -jnp.sum(jnp.square(row - numbers), axis=-1)
         logits = _open_classes(row)[:, None] if tokens is None else tokens
-        log_probabilities = jax.nn.log_softmax(logits)
-        chosen = jnp.take_along_axis(log_probabilities, targets[..., None], axis=-1)[..., 0]
-        return jnp.sum(chosen * (targets != 0), axis=-1)
+        return -encoder_metrics.measure_targets(logits, targets, "")["loss"]
 
     def _compute_logits(self, params: Any, batch: Any, dropout_rng: Any = None) -> Any:
         """Return the logits of the tokens; T5X asks for this method."""
@@ -225,6 +240,6 @@ class EncoderModel(SharedModel, _EncoderBase):
     def predict_batch_with_aux(
         self, params: Any, batch: Any, rng: Any = None, flax_mutables: Any = None
     ) -> Any:
-        """Return the predictions for a batch, and nothing."""
+        """Return the predictions for a batch, and their figures."""
         bound = self._bind_state(flax_mutables)
         return super(EncoderModel, bound).predict_batch_with_aux(params, batch, rng=rng)

@@ -15,13 +15,20 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from rosetta.core import log
 from rosetta.core.errors import UNSUPPORTED, UserError
-from rosetta.data import Array, data_spec, row_sources, task_records
+from rosetta.data import Array, data_spec, labelled_records, row_sources, task_records
+from rosetta.t5x import encoder_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 SPLITS = ("train", "validation")
+_ENCODER_METRICS = {
+    "classification": encoder_metrics.ClassMetrics,
+    "regression": encoder_metrics.NumberMetrics,
+}
+NO_LABEL = "-1"  # the label of a record without one, of Hugging Face and TensorFlow Datasets
 RECORD_NAME = "record_name"  # the feature with a record's own name, as JSON
 raised_errors: list[UserError] = []  # the errors that reading data in this process has raised
 
@@ -43,6 +50,9 @@ def register_task(name: str, definition: Any, vocabulary: seqio.Vocabulary) -> N
             seqio.preprocessors.tokenize,
             seqio.preprocessors.append_eos_after_trim,
         ]
+    elif definition.objective in data_spec.LABEL_OBJECTIVES:
+        source = _name_split
+        preprocessors = [functools.partial(_read_labelled_rows, definition=definition)]
     else:
         source = _name_split
         preprocessors = [functools.partial(_read_rows, definition=definition, sides=sides)]
@@ -128,9 +138,11 @@ def _select_metrics(objective: str) -> list[Any]:
 
 
 def _select_scores(definition: Any) -> list[Any]:
-    """Return the metrics that are computed from the probabilities of the expected answers."""
-    has_answers = _has_answers(definition.objective)
-    return [TargetLoss] if definition.scored and has_answers else []
+    """Return the metrics that are computed from what the model says of the expected answers."""
+    objective = definition.objective
+    if objective in data_spec.ENCODER_OBJECTIVES:
+        return [_ENCODER_METRICS.get(objective, encoder_metrics.TokenMetrics)]
+    return [TargetLoss] if definition.scored and _has_answers(objective) else []
 
 
 def _select_postprocessor(objective: str) -> Any:
@@ -240,6 +252,66 @@ def _name_split(
     """
     del shuffle_files, seed
     return tf.data.Dataset.from_tensors({"split": split})
+
+
+def _read_labelled_rows(
+    dataset: tf.data.Dataset, sequence_length: Mapping[str, int], *, definition: Any
+) -> tf.data.Dataset:
+    """Return the records of a split with their tokens and their label, in the order of the data.
+
+    SeqIO calls this function as a preprocessor. The label of a record without one is 0.
+
+    Args:
+      dataset: what _name_split returned.
+      sequence_length: the lengths of inputs and targets, in tokens.
+      definition: what the task is made from.
+    """
+    names = data_spec.parse_label_fields(definition.text_field)
+    text_names = [f"{name}_pretokenized" for name in ("inputs", "inputs_pair")[: len(names) - 1]]
+
+    def read(split_name: bytes) -> Iterator[Mapping[str, Any]]:
+        split = split_name.decode()
+        left_out = 0
+        for part in data_spec.parse_parts(str(_find_split_data(definition, split))):
+            for record in _read_worded_records(part.spec, definition, split):
+                label = _encode_label(record["targets"], definition, str(part.spec))
+                if not label and definition.answered:
+                    left_out += 1
+                    continue
+                first, *rest = task_records.list_texts(record)
+                texts = [task_records.add_prefix(definition.input_prefix, first), *rest]
+                tokens = labelled_records.encode_texts(
+                    texts, definition.vocab, sequence_length["inputs"]
+                )
+                row = {"inputs": tokens, "targets": np.array([label], np.int32)}
+                row |= dict(zip(text_names, texts, strict=True))
+                if not definition.answered:
+                    row[RECORD_NAME] = json.dumps(record["name"], default=str)
+                yield row
+        if left_out:
+            log.warn(f"{left_out:,} records have no label and are left out", once=True)
+
+    signature = {side: tf.TensorSpec((None,), tf.int32) for side in ("inputs", "targets")}
+    named = text_names if definition.answered else [*text_names, RECORD_NAME]
+    signature |= {name: tf.TensorSpec((), tf.string) for name in named}
+    return dataset.flat_map(
+        lambda element: tf.data.Dataset.from_generator(
+            remember_errors(read), args=(element["split"],), output_signature=signature
+        )
+    )
+
+
+def _encode_label(text: str, definition: Any, where: str) -> int:
+    """Return the token of a label; 0 if the record has none, as in the test sets of GLUE.
+
+    Raises:
+      UserError: the label is not valid.
+    """
+    labels, objective = definition.labels, definition.objective
+    is_none = objective == "classification" and text == NO_LABEL and text not in labels
+    if is_none or (not text and not definition.answered):
+        return 0
+    return labelled_records.encode_label(text, labels, objective, where)
 
 
 def _read_rows(

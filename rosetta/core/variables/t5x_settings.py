@@ -8,6 +8,7 @@ from rosetta.core.variables.readers import (
     SINGLE_NODE_FINETUNE,
     SINGLE_NODE_PRETRAIN,
     T5X,
+    T5X_EVAL,
     T5X_FINETUNE,
     T5X_INFER,
     T5X_PRETRAIN,
@@ -84,6 +85,10 @@ T5X_SETTINGS = (
         (T5X_FINETUNE, *T5X_READING),
         default=Note("none"),
         example="negative,positive",
+        details=(
+            "A record has the name of its class, or its number in this order, from 0, as in the "
+            "data sets of Hugging Face and TensorFlow Datasets."
+        ),
         page="how-to/train-bert-and-encoders.md",
     ),
     Variable(
@@ -115,7 +120,7 @@ T5X_SETTINGS = (
         Choice(choices.PRETRAINING_OBJECTIVES, "NAME"),
         "What the model learns from the text: to fill gaps, to continue a text, or to answer.",
         Group.MODEL,
-        (T5X_PRETRAIN,),
+        (T5X_PRETRAIN, T5X_EVAL),
         default=Note("span_corruption"),
         example="prefix_lm",
         details=(
@@ -124,7 +129,8 @@ T5X_SETTINGS = (
             "With text_to_text, each record of DATA has a text `inputs` and a text `targets`. "
             "Encoders have mlm and mlm_whole_word (the default): tokens or whole words are hidden. "
             "_nsp and _sop add the prediction of the next sentence or of the order of two texts. A "
-            "run that resumes must have the objective that it began with."
+            "run that resumes must have the objective that it began with. Evaluation takes those "
+            "of encoders, in place of FT_TASK."
         ),
         page="how-to/train-with-other-objectives.md",
     ),
@@ -208,15 +214,16 @@ T5X_SETTINGS = (
     ),
     Variable(
         "TEXT_FIELD",
-        Text("the name of a field, or those of the two fields of pairs", "NAME|NAME,NAME"),
-        "Field or column of records that has the text, or the two fields of pairs.",
+        Text("the name of a field, or those of the fields of pairs", "NAME|NAME,NAME"),
+        "Field or column of records that has the text, or the fields of pairs.",
         Group.DATA,
         T5X,
         default="text",
         example="content",
         details=(
             "FT_TASK=pairs takes two names, of the inputs and of the targets, as in "
-            "TEXT_FIELD=question,answer. Its default is inputs,targets."
+            "TEXT_FIELD=question,answer. Its default is inputs,targets. Classification and "
+            "regression also take two texts: TEXT_FIELD=premise,hypothesis,label."
         ),
         page="how-to/finetune-on-your-pairs.md",
     ),

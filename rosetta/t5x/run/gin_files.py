@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]  # the names of rosetta's gin files are relative to this folder
 GIN_FOLDER = "rosetta/t5x/gin"
 DEFAULT_FAMILY = "t5_1_1"  # of NVIDIA's scripts
+MASKED_TASK = "masked"  # the evaluation of an encoder's pretraining: task_masked.gin
 EXAMPLE_FOLDER = "t5x/contrib/gpu/t5/t5_1_1/examples"
 
 
@@ -87,7 +88,7 @@ def select_script_files(
     Raises:
       UserError: there is no such size or family, or the family does not fit the task.
     """
-    _check_task_of_family(task, family)
+    check_task_of_family(task, family)
     is_own_task = task in (choices.PAIRS, *choices.LABEL_TASKS)
     if is_own_task or task.startswith(choices.SEQIO_PREFIX) or family != DEFAULT_FAMILY:
         # NVIDIA's scripts had no such tasks and families, so the tree has no files for them.
@@ -102,7 +103,7 @@ def select_script_files(
     ]
 
 
-def _check_task_of_family(task: str, family: str) -> None:
+def check_task_of_family(task: str, family: str) -> None:
     """Check that a model has the outputs that a task of finetuning asks for.
 
     Raises:
@@ -124,11 +125,27 @@ def _check_task_of_family(task: str, family: str) -> None:
     )
 
 
+def check_family_has_masks(family: str, objective: str) -> None:
+    """Check that a model is an encoder, which predicts hidden tokens.
+
+    Raises:
+      UserError: the model writes texts.
+    """
+    if family not in choices.ENCODER_FAMILIES:
+        raise UserError(
+            f"a model of the family {family} does not have this objective",
+            f"OBJECTIVE={objective}",
+            f"name an encoder: T5_FAMILY={' or '.join(choices.ENCODER_FAMILIES)}",
+            kind=CONFLICT,
+            value=objective,
+        )
+
+
 def get_task_file_name(task: str) -> str:
     """Return the word for a task in the names of gin files: task_WORD.gin, finetune_WORD.gin.
 
     Args:
-      task: as rosetta.t5x.run.settings.require_task returns it.
+      task: as rosetta.t5x.run.settings.require_task returns it, or MASKED_TASK.
     """
     return "seqio" if task.startswith(choices.SEQIO_PREFIX) else task
 

@@ -119,3 +119,102 @@ def test_wrong_files_of_glue_are_refused(
         errors.expect_user_error(kind, where=where),
     ):
         t5x_evaluation.make_command(program, environment)
+
+
+def _make_encoder_environment(folder: Path, **variables: str) -> dict[str, str]:
+    (folder / "a.jsonl").write_text('{"premise": "a", "hypothesis": "b", "label": 1}\n')
+    (folder / "a.txt").write_text("Some text.\n" * 40)
+    environment = {
+        "CHECKPOINT_PATH": "gs://bucket/run/checkpoint_5",
+        "OUTPUT_DIR": str(folder / "out"),
+        "T5_FAMILY": "bert",
+        "T5_SIZE": "tiny",
+        "JAX_PLATFORMS": "cpu",
+        "FT_TASK": "classification",
+        "LABELS": "no,yes",
+        "TEXT_FIELD": "premise,hypothesis,label",
+        "DATA": f"jsonl:{folder}/a.jsonl",
+        **variables,
+    }
+    return {name: value for name, value in environment.items() if value}
+
+
+def _make_masked_environment(folder: Path, **variables: str) -> dict[str, str]:
+    masked = {"FT_TASK": "", "LABELS": "", "TEXT_FIELD": "", "OBJECTIVE": "mlm"}
+    return _make_encoder_environment(
+        folder, **{**masked, "DATA": f"text:{folder}/a.txt", **variables}
+    )
+
+
+@pytest.mark.parametrize("program", ["eval", "infer"])
+def test_encoders_are_evaluated(program: str, tmp_path: Path) -> None:
+    environment = _make_encoder_environment(tmp_path)
+    with mock.patch.dict("os.environ", environment):
+        command = t5x_evaluation.make_command(program, environment)
+    files = [word for word in command.argv if word.startswith("--gin_file=")]
+    assert files[0].endswith("bert/tiny.gin")
+    assert files[-1].endswith("runs/task_classification.gin")
+    assert any("LABELS" in word and "no,yes" in word for word in command.argv)
+
+
+def test_hidden_tokens_are_evaluated(tmp_path: Path) -> None:
+    environment = _make_masked_environment(tmp_path)
+    with mock.patch.dict("os.environ", environment):
+        command = t5x_evaluation.make_command("eval", environment)
+    assert any(word.endswith("runs/task_masked.gin") for word in command.argv)
+    assert any("OBJECTIVE" in word and "mlm" in word for word in command.argv)
+
+
+def test_lines_of_text_are_classified(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("a\nb\n")
+    environment = _make_encoder_environment(
+        tmp_path, DATA="", TEXT_FIELD="", INPUTS=str(tmp_path / "lines.txt")
+    )
+    with mock.patch.dict("os.environ", environment):
+        command = t5x_evaluation.make_command("infer", environment)
+    assert any(word.endswith("runs/task_classification.gin") for word in command.argv)
+
+
+@pytest.mark.parametrize(
+    ("variables", "kind", "where"),
+    [
+        ({"LABELS": ""}, errors.MISSING, "LABELS"),
+        ({"NUM_DECODES": "4"}, errors.CONFLICT, "NUM_DECODES=4"),
+        ({"FT_TASK": "pairs"}, errors.CONFLICT, "FT_TASK=pairs"),
+        ({"T5_FAMILY": "t5_1_1"}, errors.CONFLICT, "FT_TASK=classification"),
+        ({"TEXT_FIELD": "a,b,c,d"}, errors.INVALID, "TEXT_FIELD"),
+        ({"OBJECTIVE": "mlm"}, errors.CONFLICT, "OBJECTIVE=mlm"),
+    ],
+    ids=["classes", "decodes", "pairs", "family", "fields", "objective"],
+)
+def test_what_encoders_do_not_do_is_refused(
+    variables: dict[str, str], kind: str, where: str, tmp_path: Path
+) -> None:
+    environment = _make_encoder_environment(tmp_path, **variables)
+    with (
+        mock.patch.dict("os.environ", environment),
+        errors.expect_user_error(kind, where=where),
+    ):
+        t5x_evaluation.make_command("eval", environment)
+
+
+@pytest.mark.parametrize(
+    ("variables", "kind", "where"),
+    [
+        ({"DATA": ""}, errors.MISSING, "DATA"),
+        ({"DATA": "synthetic"}, errors.UNSUPPORTED, "DATA=synthetic"),
+        ({"DATA": "hf:owner/name"}, errors.UNSUPPORTED, "DATA=hf:owner/name"),
+        ({"OBJECTIVE": "ul2"}, errors.UNSUPPORTED, "OBJECTIVE=ul2"),
+        ({"T5_FAMILY": "t5_1_1"}, errors.CONFLICT, "OBJECTIVE=mlm"),
+    ],
+    ids=["nothing", "synthetic", "stream", "objective", "family"],
+)
+def test_what_hidden_tokens_need(
+    variables: dict[str, str], kind: str, where: str, tmp_path: Path
+) -> None:
+    environment = _make_masked_environment(tmp_path, **variables)
+    with (
+        mock.patch.dict("os.environ", environment),
+        errors.expect_user_error(kind, where=where),
+    ):
+        t5x_evaluation.make_command("eval", environment)
