@@ -23,7 +23,7 @@ import numpy as np
 
 from rosetta.core import atomic_files, home_folder
 from rosetta.core.errors import DAMAGED, INVALID, UserError
-from rosetta.data import bad_records, json_lines
+from rosetta.data import bad_records, example_messages, json_lines
 from rosetta.data.bad_records import RecordFault
 
 if TYPE_CHECKING:
@@ -304,8 +304,11 @@ def parse_text(body: bytes, field: str, path: str) -> str:
     Raises:
         RecordFault: The record is not an Example, or has no text in the feature.
     """
-    features = parse_example(body)
-    values = features.get(field)
-    if not values or not isinstance(values[0], bytes):
-        raise json_lines.describe_missing_field(field, features)
-    return bad_records.decode_text(values[0], path)
+    text = example_messages.find_bytes(body, field)
+    if text is None:
+        features = parse_example(body)
+        values = features.get(field)
+        if not values or not isinstance(values[0], bytes):
+            raise json_lines.describe_missing_field(field, features)
+        text = values[0]
+    return bad_records.decode_text(text, path)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from rosetta.data import tfrecord
+from rosetta.data import example_messages, tfrecord
 from rosetta.data.bad_records import RecordFault
 from tests.support import corpora, errors
 
@@ -102,3 +102,45 @@ def test_an_example_of_every_kind_is_read() -> None:
 def test_bytes_that_are_not_an_example_are_refused(body: bytes) -> None:
     with pytest.raises(RecordFault, match=r"tf\.train\.Example|'text'"):
         tfrecord.parse_text(body, "text", "a")
+
+
+UNKNOWN_FIELD = b"\x10\x07"  # field 2 of Example, which has none: the number 7
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        corpora.encode_example(text=[b"one"]),
+        corpora.encode_example(label=[-1, 1 << 40], score=[0.5], text=[b"x" * 70_000, b"two"]),
+        corpora.encode_example(text=[b"\xff\xfe"]),
+        corpora.encode_example(text=[b"one"]) + corpora.encode_example(text=[b"the last counts"]),
+        corpora.encode_example(text=[b"one"]) + UNKNOWN_FIELD,
+    ],
+    ids=["one", "many", "not-utf8", "twice", "unknown"],
+)
+def test_protobuf_finds_the_text_that_the_decoder_finds(body: bytes) -> None:
+    pytest.importorskip("google.protobuf")
+    (text, *_) = tfrecord.decode_example(body)["text"]
+    assert example_messages.find_bytes(body, "text") == text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"plain text",
+        corpora.encode_example(text=[b"one"])[:-1],
+        corpora.encode_example(text=[1, 2]),
+        corpora.encode_example(content=[b"one"]),
+    ],
+    ids=["nothing", "text", "cut-short", "numbers", "other-field"],
+)
+def test_protobuf_leaves_what_has_no_text_to_the_decoder(body: bytes) -> None:
+    assert example_messages.find_bytes(body, "text") is None
+    with pytest.raises(RecordFault):
+        tfrecord.parse_text(body, "text", "a")
+
+
+def test_text_is_found_without_protobuf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(example_messages, "_make_parser", lambda: None)
+    assert tfrecord.parse_text(corpora.encode_example(text=[b"one"]), "text", "a") == "one"
