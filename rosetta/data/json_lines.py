@@ -27,6 +27,8 @@ TYPE_NAMES = {
     dict: "an object",
 }
 _MAX_NAMED_FIELDS = 8
+_JSON_SPACE = " \t\r\n"
+_DECODER = json.JSONDecoder()
 
 # How the user names the field that has the text.
 _field_option = "TEXT_FIELD (T5X), fdl.TEXT_FIELD (Pax) or --field (rosetta data, rosetta vocab)"
@@ -60,6 +62,9 @@ def parse_object(line: bytes) -> dict[str, Any]:
     Raises:
         RecordFault: The line is not a JSON object.
     """
+    record = _parse_plain_object(line)
+    if record is not None:
+        return record
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -73,6 +78,20 @@ def parse_object(line: bytes) -> dict[str, Any]:
         remedy = UNWRAP_ARRAY if _begins_array(line) else ONE_OBJECT_PER_LINE
         raise RecordFault(f"not a JSON object but {TYPE_NAMES[type(record)]}", remedy)
     return record
+
+
+def _parse_plain_object(line: bytes) -> dict[str, Any] | None:
+    """Return the JSON object on a line of UTF-8 without white space before it; None for others.
+
+    It is the one that json.loads returns, which takes twice as long.
+    """
+    try:
+        text = line.decode()
+        record, end = _DECODER.raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    is_whole = end == len(text) or not text[end:].strip(_JSON_SPACE)
+    return record if is_whole and isinstance(record, dict) else None
 
 
 def _begins_array(line: bytes) -> bool:

@@ -49,6 +49,20 @@ def derive_key(*words: int) -> int:
     return state
 
 
+def extend_key(key: int, words: Array) -> Array:
+    """Return the key of derive_key with one more word, for each word.
+
+    Args:
+        key: What derive_key returned for the words before.
+        words: Integers [n].
+
+    Returns:
+        uint64 [n].
+    """
+    state = np.uint64((key + GOLDEN_GAMMA) & WORD_MASK)
+    return mix_words(state + np.asarray(words).astype(np.uint64))
+
+
 def derive_keys(base: int, words: Array) -> Array:
     """Return a key for each word: mix_words(base + GOLDEN_GAMMA * (word + 1)).
 

@@ -49,16 +49,11 @@ class DocumentCorpus:
 
     def read_texts(self, start: int, stop: int) -> list[str]:
         """Return the documents, or the parts of documents, that lie in [start, stop)."""
-        texts = []
-        number = int(np.searchsorted(self.ends, start, side="right"))
-        while number < len(self.documents):
-            first = int(self.ends[number - 1]) if number else 0
-            if first >= stop:
-                break
-            last = int(self.ends[number])
-            texts += text_corpora.extract_range(self.documents[number], (first, last), start, stop)
-            number += 1
-        return texts
+        number, bounds = text_corpora.find_documents(self.ends, start, stop)
+        texts = self.documents[number : number + len(bounds)]
+        if not texts:
+            return []
+        return text_corpora.extract_range(texts, bounds[0], bounds[-1], start, stop)
 
     def describe(self) -> str:
         """Return the number of documents."""
@@ -247,21 +242,33 @@ class Stream:
         texts: list[list[str]] = [[]] * len(examples)
         keys: Array = np.empty(len(examples), np.uint64)
         turns: Array = np.zeros(len(examples), np.int64)
-        for position in np.argsort(examples, kind="stable").tolist():
-            example = int(examples[position])
-            mark, corpus, row_count = self._find_block(example)
-            block_key = shuffling.derive_key(self.seed, _BLOCK_KEY, mark.block)
-            place = np.array([example - mark.example])
-            index = int(shuffling.permute_indices(place, row_count, block_key)[0])
-            grid = rows.Grid.make(self.objective, mark.stretch)
-            (start,), (size,), (turn,) = grid.locate_windows(np.array([index]))
-            texts[position] = corpus.read_texts(int(start), int(start + size))
-            turns[position] = turn
-            keys[position] = shuffling.derive_key(self.seed, _ROW_KEY, mark.block, index)
+        positions = np.argsort(examples, kind="stable")
+        while len(positions):
+            block = self._find_block(int(examples[positions[0]]))
+            places = examples[positions] - block.mark.example
+            count = int(np.searchsorted(places, block.row_count))
+            in_block, positions = positions[:count], positions[count:]
+            parts, keys[in_block], turns[in_block] = self._read_places(block, places[:count])
+            for position, part in zip(in_block.tolist(), parts, strict=True):
+                texts[position] = part
         windows = rows.encode_windows(texts, self.objective, self.vocabulary, turns)
         return rows.make_rows_from_windows(
             windows, keys, self.objective, self.vocabulary, turns=turns
         )
+
+    def _read_places(self, block: Block, places: Array) -> tuple[list[list[str]], Array, Array]:
+        """Return the documents, the keys and the turns of the rows at places of a block."""
+        number = block.mark.block
+        block_key = shuffling.derive_key(self.seed, _BLOCK_KEY, number)
+        indices = shuffling.permute_indices(places, block.row_count, block_key)
+        grid = rows.Grid.make(self.objective, block.mark.stretch)
+        starts, sizes, turns = grid.locate_windows(indices)
+        texts = [
+            block.corpus.read_texts(start, stop)
+            for start, stop in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
+        ]
+        row_key = shuffling.derive_key(self.seed, _ROW_KEY, number)
+        return texts, shuffling.extend_key(row_key, indices), turns
 
     def find_mark(self, example: int) -> dict[str, Any]:
         """Return the last mark at or before a running number, as JSON."""

@@ -9,7 +9,9 @@ needed, whatever the size of the corpus. Tables and compressed files are read fr
 
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
 import mmap
 import os
 import re
@@ -42,6 +44,7 @@ CUT_REACH = 64
 CHUNK_BYTES = 1 << 24  # the bytes in which lines are counted at a time
 LONG_DOCUMENT_BYTES = 1 << 16  # A document of at least this size is kept in memory.
 MAX_HELD_BYTES = 1 << 27  # the size of all documents that are kept
+_SPACE, _BYTE_SPACE = re.compile(r"\s"), re.compile(rb"\s")
 
 
 class Corpus(Protocol):
@@ -75,10 +78,9 @@ def find_byte_cut(text: bytes | mmap.mmap, place: int, size: int) -> int:
     """
     if place <= 0 or place >= size:
         return min(max(place, 0), size)
-    near = text[place - 1 : place + CUT_REACH]
-    space = re.search(rb"\s", near)
+    space = _BYTE_SPACE.search(text, place - 1, place + CUT_REACH)
     if space:
-        return place - 1 + space.end()
+        return space.end()
     if place + CUT_REACH >= size:
         return size  # The cut would be in the last word.
     while place < size and text[place] & 0xC0 == 0x80:  # a continuation byte of UTF-8
@@ -94,9 +96,9 @@ def find_character_cut(text: str, place: int) -> int:
     """
     if place <= 0 or place >= len(text):
         return min(max(place, 0), len(text))
-    space = re.search(r"\s", text[place - 1 : place + CUT_REACH])
+    space = _SPACE.search(text, place - 1, place + CUT_REACH)
     if space:
-        return place - 1 + space.end()
+        return space.end()
     return len(text) if place + CUT_REACH >= len(text) else place
 
 
@@ -107,24 +109,54 @@ def extract_part(text: str, start: float, stop: float) -> str:
     return text[first:last]
 
 
-def extract_range(text: str, document: tuple[int, int], start: int, stop: int) -> list[str]:
-    """Return the part of a document that lies in a range of the corpus.
+def extract_range(
+    texts: Sequence[str], first: tuple[int, int], last: tuple[int, int], start: int, stop: int
+) -> list[str]:
+    """Return the parts of consecutive documents that lie in a range of the corpus.
 
     Args:
-        text: The text of the document.
-        document: Where the document begins and ends, in units of the corpus.
+        texts: The texts of the documents, of which only the first and the last may extend past the
+            range.
+        first: Where the first document begins and ends, in units of the corpus.
+        last: The same for the last document, which may be the first one.
         start: Where the range begins.
         stop: Where it ends.
 
     Returns:
-        The part, cut between words; [] if it is blank.
+        The parts, cut between words, without blank ones.
     """
-    first, last = document
-    part = text
-    if start > first or stop < last:
-        size = last - first
-        part = extract_part(text, max(start - first, 0) / size, min((stop - first) / size, 1.0))
-    return [part] if part.strip() else []
+    parts = list(texts)
+    if len(parts) > 1:
+        parts[-1] = _cut_document(parts[-1], last, start, stop)
+    if parts:
+        parts[0] = _cut_document(parts[0], first, start, stop)
+    return [part for part in parts if part and not part.isspace()]
+
+
+def _cut_document(text: str, bounds: tuple[int, int], start: int, stop: int) -> str:
+    """Return the part of a document between its bounds that lies in a range, see extract_range."""
+    first, last = bounds
+    if not text or (start <= first and stop >= last):
+        return text
+    size = last - first
+    return extract_part(text, max(start - first, 0) / size, min((stop - first) / size, 1.0))
+
+
+def find_documents(ends: Array, start: int, stop: int) -> tuple[int, list[tuple[int, int]]]:
+    """Find the documents of a corpus that have a part in a range.
+
+    Args:
+        ends: Where each document ends, in units of the corpus.
+        start: Where the range begins.
+        stop: Where it ends.
+
+    Returns:
+        The number of the first document, and where each begins and ends.
+    """
+    number = int(ends.searchsorted(start, side="right"))
+    last_ends = ends[max(number - 1, 0) : int(ends.searchsorted(stop)) + 1].tolist()
+    edges = last_ends if number else [0, *last_ends]
+    return number, list(itertools.pairwise(edges))
 
 
 class FileRange(NamedTuple):
@@ -141,7 +173,7 @@ class FileRange(NamedTuple):
     stop: int
 
 
-def split_range(ends: Array, start: int, stop: int) -> list[FileRange]:
+def split_range(ends: Sequence[int], start: int, stop: int) -> list[FileRange]:
     """Split a range of a sequence of files into ranges of files.
 
     Args:
@@ -150,10 +182,10 @@ def split_range(ends: Array, start: int, stop: int) -> list[FileRange]:
         stop: Where it ends, at most at the end of the last file.
     """
     ranges = []
-    number = int(np.searchsorted(ends, start, side="right"))
+    number = bisect.bisect_right(ends, start)
     while start < stop:
-        file_start = int(ends[number - 1]) if number else 0
-        range_end = min(stop, int(ends[number]))
+        file_start = ends[number - 1] if number else 0
+        range_end = min(stop, ends[number])
         if range_end > start:
             ranges.append(FileRange(number, start - file_start, range_end - file_start))
             start = range_end
@@ -167,8 +199,8 @@ class _MappedFiles:
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = tuple(paths)
         sizes = [os.path.getsize(path) for path in paths]
-        self.ends = np.cumsum(sizes)  # where each file ends in the sequence
-        self.size = int(self.ends[-1])
+        self.ends = list(itertools.accumulate(sizes))  # where each file ends in the sequence
+        self.size = self.ends[-1]
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle: another process maps the files itself."""
@@ -262,6 +294,20 @@ class LongDocumentCache:
         return sum(document.end - document.start for document in self.held.values())
 
 
+class _Lines(NamedTuple):
+    """The texts of consecutive lines.
+
+    Attributes:
+        texts: The texts.
+        first: Where the first line begins and ends, in bytes of the file.
+        last: The same for the last line.
+    """
+
+    texts: list[str]
+    first: tuple[int, int]
+    last: tuple[int, int]
+
+
 class JsonlCorpus(_MappedFiles):
     """Files of JSON objects with a text field, one object per line.
 
@@ -282,12 +328,11 @@ class JsonlCorpus(_MappedFiles):
         """
         texts: list[str] = []
         for part in self.split_range(start, stop):
-            line_start = self._find_line_start(part.file, part.start)
-            while line_start < part.stop:
-                line = self._read_line(part.file, line_start)
-                if line.end > part.start and line.end > line_start:
-                    texts += extract_range(line.text, (line_start, line.end), part.start, part.stop)
-                line_start = line.end + 1
+            place = self._find_line_start(part.file, part.start)
+            while place < part.stop:
+                block = self._read_block(part.file, place, part.stop)
+                texts += extract_range(block.texts, block.first, block.last, part.start, part.stop)
+                place = block.last[1] + 1
         return texts
 
     def _find_line_start(self, file_number: int, place: int) -> int:
@@ -297,29 +342,49 @@ class JsonlCorpus(_MappedFiles):
             return document.start
         return self.map_file(file_number).rfind(b"\n", 0, place) + 1
 
-    def _read_line(self, file_number: int, start: int) -> HeldDocument:
-        """Return the document on the line of a file that begins at `start`.
+    def _read_block(self, file_number: int, start: int, stop: int) -> _Lines:
+        """Return some of the lines from `start` on: a long one, or short ones up to `stop`.
 
         Raises:
-            BadRecordError: The line cannot be used, and BAD_RECORDS is "stop".
+            BadRecordError: A line cannot be used, and BAD_RECORDS is "stop".
         """
         document = self.long_documents.find(file_number, start)
         if document:
-            return document
+            bounds = document.start, document.end
+            return _Lines([document.text], bounds, bounds)
         body = self.map_file(file_number)
-        end = body.find(b"\n", start)
-        end = len(body) if end < 0 else end
-        line = body[start:end]
-        text = ""
-        if line.strip():
-            try:
-                text = json_lines.parse_text(line, self.field, self.paths[file_number])
-            except RecordFault as fault:
-                place = f"line {count_lines(body, start) + 1:,}"
-                bad_records.stop_or_skip(fault.locate(self.paths[file_number], place))
-        document = HeldDocument(start, end, text)
-        self.long_documents.add(file_number, document)
-        return document
+        block_stop = min(stop, start + LONG_DOCUMENT_BYTES // 2)
+        end = body.find(b"\n", block_stop - 1, start + LONG_DOCUMENT_BYTES)
+        if end < 0:  # The last line of the block is long, or the last one of the file.
+            end = body.find(b"\n", start)
+            end = len(body) if end < 0 else end
+        lines = body[start:end].split(b"\n")
+        texts = self._parse_lines(file_number, lines, start)
+        first, last = (start, start + len(lines[0])), (end - len(lines[-1]), end)
+        if len(lines) == 1:
+            self.long_documents.add(file_number, HeldDocument(start, end, texts[0]))
+        return _Lines(texts, first, last)
+
+    def _parse_lines(self, file_number: int, lines: Sequence[bytes], start: int) -> list[str]:
+        """Return the texts of consecutive lines of a file, the first of which begins at `start`.
+
+        The text of a blank line and of a skipped one is "".
+
+        Raises:
+            BadRecordError: A line cannot be used, and BAD_RECORDS is "stop".
+        """
+        path = self.paths[file_number]
+        texts = []
+        for number, line in enumerate(lines):
+            text = ""
+            if line and not line.isspace():
+                try:
+                    text = json_lines.parse_text(line, self.field, path)
+                except RecordFault as fault:
+                    lines_before = count_lines(self.map_file(file_number), start) + number
+                    bad_records.stop_or_skip(fault.locate(path, f"line {lines_before + 1:,}"))
+            texts.append(text)
+        return texts
 
 
 def count_lines(body: mmap.mmap, stop: int) -> int:
@@ -360,35 +425,31 @@ class TfrecordCorpus:
 
         A range within a record gives the same share of the record's text.
         """
-        texts: list[str] = []
-        number = int(np.searchsorted(self.ends, start, side="right"))
-        while number < len(self.ends):
-            first = int(self.ends[number - 1]) if number else 0
-            last = int(self.ends[number])
-            if first >= stop:
-                break
-            if last > first:
-                texts += extract_range(self._read_text(number, first), (first, last), start, stop)
-            number += 1
-        return texts
+        number, bounds = find_documents(self.ends, start, stop)
+        texts = [
+            self._read_text(number + place, *document) if document[1] > document[0] else ""
+            for place, document in enumerate(bounds)
+        ]
+        return extract_range(texts, bounds[0], bounds[-1], start, stop) if texts else []
 
-    def _read_text(self, number: int, first: int) -> str:
-        """Return the text of a record that begins at `first`; "" if the record is skipped.
+    def _read_text(self, number: int, start: int, end: int) -> str:
+        """Return the text of a record of the bytes [start, end); "" if the record is skipped.
 
         Raises:
             BadRecordError: The record cannot be used, and BAD_RECORDS is "stop".
         """
         # Places in the corpus are unique, so all files count as file 0.
-        document = self.long_documents.find(0, first)
-        if document:
+        is_long = end - start >= LONG_DOCUMENT_BYTES
+        if is_long and (document := self.long_documents.find(0, start)):
             return document.text
-        body = self.records[number]
         text = ""
         try:
-            text = tfrecord.parse_text(body, self.field, self.records.find_file(number))
+            path = self.records.find_file(number)
+            text = tfrecord.parse_text(self.records[number], self.field, path)
         except RecordFault as fault:
             bad_records.stop_or_skip(fault.locate(*self.records.find_place(number)))
-        self.long_documents.add(0, HeldDocument(first, first + len(body), text))
+        if is_long:
+            self.long_documents.add(0, HeldDocument(start, end, text))
         return text
 
     def describe(self) -> str:
@@ -407,8 +468,8 @@ class StoredCorpus:
 
     def __init__(self, stores: Sequence[TextStore]) -> None:
         self.stores = tuple(stores)
-        self.file_ends = np.cumsum([store.size for store in stores])
-        self.size = int(self.file_ends[-1])
+        self.file_ends = list(itertools.accumulate(store.size for store in stores))
+        self.size = self.file_ends[-1]
         if not self.size:
             raise UserError(
                 "there is no text in the files",
@@ -435,21 +496,14 @@ class StoredCorpus:
 def _read_stored_texts(store: TextStore, start: int, stop: int) -> list[str]:
     """Return the documents of a store that lie in [start, stop); the first and the last are cut."""
     body = store.texts
-    number = int(np.searchsorted(store.ends, start, side="right"))
-    document_start = int(store.ends[number - 1]) if number else 0
-    first = _find_document_cut(body, start, document_start, int(store.ends[number]))
-    texts = []
-    while document_start < stop:
-        document_end = int(store.ends[number])
-        last = document_end
-        if stop < document_end:
-            last = _find_document_cut(body, stop, document_start, document_end)
-        text = body[first:last].decode()
-        if text.strip():
-            texts.append(text)
-        number += 1
-        document_start = first = document_end
-    return texts
+    _, bounds = find_documents(store.ends, start, stop)
+    first = _find_document_cut(body, start, *bounds[0])
+    last = bounds[-1][1]
+    if stop < last:
+        last = _find_document_cut(body, stop, *bounds[-1])
+    edges = [first, *(end for _, end in bounds[:-1]), last]
+    texts = [body[begin:end].decode() for begin, end in itertools.pairwise(edges)]
+    return [text for text in texts if text and not text.isspace()]
 
 
 def _find_document_cut(body: mmap.mmap, place: int, start: int, end: int) -> int:

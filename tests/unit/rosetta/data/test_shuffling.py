@@ -63,6 +63,12 @@ def test_keys_depend_on_every_word_and_its_place() -> None:
     assert all(0 <= word < 1 << 64 for word in keys)
 
 
+def test_a_key_is_extended_by_each_word_as_derive_key_does() -> None:
+    words = [0, 1, 77, 2**40, -1]
+    keys = shuffling.extend_key(shuffling.derive_key(7, 3), np.array(words))
+    assert keys.tolist() == [shuffling.derive_key(7, 3, word) for word in words]
+
+
 def test_drawn_words_have_as_many_ones_as_zeros_in_every_bit() -> None:
     words = shuffling.draw_words(shuffling.derive_keys(1, np.arange(2000)), 8)
     ones = np.unpackbits(words.view(np.uint8)).mean()
