@@ -7,17 +7,22 @@ of its float32; zero is stored as -0.0, whose bits are not 0.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rosetta.core.errors import INVALID, MISSING, UNKNOWN, UserError
 from rosetta.data import Array, masking_tokens
+from rosetta.data.pair_rows import EncodedRecords
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rosetta.data.masking_tokens import MaskingTokens
+    from rosetta.data.pair_rows import Pair
     from rosetta.data.vocabularies import Vocabulary
 
 
@@ -100,7 +105,18 @@ def encode_texts(texts: Sequence[str], vocabulary: Vocabulary, length: int) -> A
         length: The most tokens, those around the texts included.
     """
     special = masking_tokens.find_masking_tokens(vocabulary)
-    first, *rest = vocabulary.encode(list(texts))
+    return _join_texts(vocabulary.encode(list(texts)), special, length)
+
+
+def _join_texts(texts: Sequence[Array], special: MaskingTokens, length: int) -> Array:
+    """Return the tokens of one text or of two texts with those around them, see encode_texts.
+
+    Args:
+        texts: The ids of each text.
+        special: The tokens around them.
+        length: The most tokens.
+    """
+    first, *rest = texts
     room = length - 1 - len(texts)
     for second in rest:
         half = (room + (len(second) >= len(first))) // 2
@@ -113,7 +129,7 @@ def encode_texts(texts: Sequence[str], vocabulary: Vocabulary, length: int) -> A
     return tokens
 
 
-class EncodedLabels(Sequence[tuple[Array, Array]]):
+class EncodedLabels(EncodedRecords):
     """Texts and labels as pairs of ids. Each text is encoded when it is asked for.
 
     Attributes:
@@ -139,13 +155,17 @@ class EncodedLabels(Sequence[tuple[Array, Array]]):
         """Return the number of records."""
         return len(self.texts)
 
-    @overload
-    def __getitem__(self, number: int) -> tuple[Array, Array]: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[tuple[Array, Array]]: ...
-    def __getitem__(self, number: int | slice) -> tuple[Array, Array] | list[tuple[Array, Array]]:
-        """Return the ids of the texts, int32, and their label, int32 [1]."""
-        if isinstance(number, slice):
-            return [self[index] for index in range(*number.indices(len(self)))]
-        inputs = encode_texts(self.texts[number], self.vocabulary, self.length)
-        return inputs, np.array([self.tokens[number]], np.int32)
+    def encode_records(self, numbers: Sequence[int]) -> list[Pair]:
+        """Return the ids of the texts of records, int32, and their labels, int32 [1].
+
+        See EncodedRecords.
+        """
+        records = [self.texts[number] for number in numbers]
+        ids = iter(self.vocabulary.encode(list(itertools.chain.from_iterable(records))))
+        special = masking_tokens.find_masking_tokens(self.vocabulary)
+        pairs = []
+        for number, texts in zip(numbers, records, strict=True):
+            parts = list(itertools.islice(ids, len(texts)))
+            label = np.array([self.tokens[number]], np.int32)
+            pairs.append((_join_texts(parts, special, self.length), label))
+        return pairs

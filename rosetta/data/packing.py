@@ -1,7 +1,7 @@
 """Packing: which short examples share a row, and what a model needs to tell them apart.
 
 The rows are packed once, when the data is opened, so that any row of any epoch is found without
-counting. `rows.Pairs` packs with it, and the features of packed rows use it.
+counting. `pair_rows.Pairs` packs with it, and the features of packed rows use it.
 """
 
 from __future__ import annotations

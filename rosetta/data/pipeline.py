@@ -22,6 +22,7 @@ from rosetta.data import (
     batch_hashes,
     data_spec,
     file_fingerprints,
+    mixtures,
     remote_files,
     row_sources,
     rows,
@@ -114,7 +115,7 @@ class Batches:
     @property
     def has_stream(self) -> bool:
         """Whether a source can only be read from its beginning."""
-        if isinstance(self.source, rows.Mixture):
+        if isinstance(self.source, mixtures.Mixture):
             return any(isinstance(source, Stream) for source in self.source.sources)
         return isinstance(self.source, Stream)
 
@@ -192,7 +193,7 @@ class Batches:
             del fields["input_prefix"]
         if not fields["labels"]:
             del fields["labels"]
-        if isinstance(self.source, rows.Mixture):
+        if isinstance(self.source, mixtures.Mixture):
             description = self.source.describe(row_sources.list_specs(data))
         else:
             description = self.source.describe()
@@ -232,8 +233,8 @@ class Batches:
             "step": step,
             "example": first_example,
             "origin": dataclasses.asdict(self.origin),
-            "streams": rows.get_stream_marks(self.source, first_example),
-            "grid": rows.get_grid(self.source),
+            "streams": mixtures.get_stream_marks(self.source, first_example),
+            "grid": mixtures.get_grid(self.source),
             "contents": self.contents,
         }
 
@@ -272,8 +273,8 @@ class Batches:
 
         If possible, the corpora are cut into the same windows as then.
         """
-        if state.get("grid") and state["grid"] != rows.get_grid(self.source):
-            rows.set_grid(self.source, state["grid"])
+        if state.get("grid") and state["grid"] != mixtures.get_grid(self.source):
+            mixtures.set_grid(self.source, state["grid"])
             self.__dict__.pop("_fingerprint", None)
         changed_file = file_fingerprints.find_change(state.get("contents"), self.contents)
         if changed_file:
@@ -319,7 +320,7 @@ class Batches:
         lines = []
         change = self._find_change(state)
         if change:
-            is_same_grid = state.get("grid") and rows.get_grid(self.source) == state["grid"]
+            is_same_grid = state.get("grid") and mixtures.get_grid(self.source) == state["grid"]
             if is_same_grid:
                 order = "in the same order"
             else:
@@ -338,7 +339,7 @@ class Batches:
             )
             origin = Origin(step, example)
         self.origin = origin
-        rows.restore_stream_marks(self.source, state["streams"])
+        mixtures.restore_stream_marks(self.source, state["streams"])
         return "\n".join(lines) or None
 
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from rosetta.core.errors import CONFLICT, UNSUPPORTED, UserError
 from rosetta.data import (
-    Array,
     array_records,
     compressed_files,
     data_spec,
     documents,
     labelled_records,
     megatron_files,
+    mixtures,
+    pair_rows,
     remote_files,
     rows,
     saved_datasets,
@@ -197,9 +198,9 @@ def open_source(spec: Spec, recipe: Recipe) -> rows.Source:
     )
 
 
-def _open_pairs(spec: Spec, recipe: Recipe) -> rows.Pairs:
+def _open_pairs(spec: Spec, recipe: Recipe) -> pair_rows.Pairs:
     """Return the rows of a source of inputs and targets, see open_source."""
-    pairs: Sequence[tuple[Array, Array]]
+    pairs: Sequence[pair_rows.Pair]
     objective = recipe.sized_objective
     if spec.kind == "cache":
         cache = TokenCache(spec.value)
@@ -229,7 +230,7 @@ def _open_pairs(spec: Spec, recipe: Recipe) -> rows.Pairs:
                 [(example["inputs"], example["targets"]) for example in examples],
                 recipe.vocabulary,
             )
-    return rows.Pairs(
+    return pair_rows.Pairs(
         pairs,
         objective,
         recipe.seed,
@@ -254,7 +255,7 @@ def open_sources(recipe: Recipe) -> rows.Source:
         sources.append(open_source(part.spec, source_recipe))
     rates = [part.rate for part in parts]
     names = list_specs(data_spec.describe_without_queries(recipe.data))
-    return rows.Mixture(sources, rates, names, recipe.seed)
+    return mixtures.Mixture(sources, rates, names, recipe.seed)
 
 
 def list_specs(data: str) -> list[str]:

@@ -4,8 +4,9 @@ An example is asked for by its running number: the number of examples of this so
 drew before it. Running number e lies in epoch e // count, and within the epoch at a place that a
 keyed permutation gives. So a row depends only on the seed, the source and its running number.
 
-`pipeline.Batches` reads batches from a source. Running text is cut into windows: a window is the
-tokens of one row, and a stretch is the part of a corpus that one window is made from.
+Running text is cut into windows here: a window is the tokens of one row, and a stretch is the part
+of a corpus that one window is made from. Rows of task records are made in `pair_rows`, of mixtures
+in `mixtures`, and of streams in `streaming`. `pipeline.Batches` reads batches from a source.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from rosetta.core.errors import INVALID, MISSING, UserError
-from rosetta.data import Array, packing, shuffling, vocabularies
+from rosetta.core.errors import MISSING, UserError
+from rosetta.data import Array, shuffling, vocabularies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,10 +31,10 @@ STRETCH_MARGIN = 1.1
 MAX_SAMPLES = 64  # the parts of a corpus that are tokenised to estimate the stretch
 MIN_SAMPLE_SIZE = 4096  # in units of the corpus
 
-# The first words of the keys that are derived from a seed, one for each use. (1 and 7 to 8 are in
-# shuffling and streaming.)
+# The first words of the keys that are derived from a seed, one for each use. (1 is in shuffling, 5
+# in pair_rows, 6 in mixtures, and 7 and 8 are in streaming.)
 _OTHER_WINDOW = 2  # is added to a row's key
-_ROW_KEY, _SYNTHETIC_KEY, _OFFSET_KEY, _PACKING_KEY, _MIXTURE_KEY = 2, 3, 4, 5, 6
+_ROW_KEY, _SYNTHETIC_KEY, _OFFSET_KEY = 2, 3, 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -453,244 +454,3 @@ class TokenWindows:
     def describe(self) -> str:
         """Return what the tokens say of themselves."""
         return self.tokens.describe()
-
-
-class Pairs:
-    """Inputs and targets of records, tokenised when they are asked for, or packed into rows.
-
-    Attributes:
-        pairs: The ids of the inputs and of the targets of each record.
-        objective: The objective.
-        seed: The seed of the order.
-        shuffle: Whether the order is random.
-        name: The source's name, for fingerprints and messages.
-        bundles: The numbers of the records of each row.
-        count: The number of rows in an epoch.
-
-    Raises:
-        UserError: There is no record.
-    """
-
-    def __init__(
-        self,
-        pairs: Sequence[tuple[Array, Array]],
-        objective: Objective,
-        seed: int,
-        *,
-        pack: bool,
-        shuffle: bool = True,
-        name: str = "",
-    ) -> None:
-        if not pairs:
-            raise UserError(
-                "there is no example in the data",
-                name,
-                "name files with records in them",
-                kind=MISSING,
-            )
-        # Packing needs the length of every record, so all are tokenised now.
-        self.pairs = list(pairs) if pack else pairs
-        self.objective = objective
-        self.seed = seed
-        self.shuffle = shuffle
-        self.name = name
-        if pack:
-            self.bundles = self._pack()
-        else:
-            self.bundles = [[number] for number in range(len(pairs))]
-        self.count = len(self.bundles)
-
-    def _pack(self) -> list[list[int]]:
-        """Return the numbers of the records that share each row."""
-        count = len(self.pairs)
-        order = np.arange(count)
-        if self.shuffle:
-            packing_key = shuffling.derive_key(self.seed, _PACKING_KEY)
-            order = shuffling.permute_indices(order, count, packing_key)
-        limits = (self.objective.inputs, self.objective.targets)
-        sizes = np.minimum(
-            [[len(inputs) + 1, len(targets) + 1] for inputs, targets in self.pairs], limits
-        )
-        return packing.pack_examples(sizes, order, limits)
-
-    def read_rows(self, examples: Array) -> Rows:
-        """Return the rows of running numbers, int64 [n]."""
-        _, indices = shuffling.locate_examples(
-            examples, self.count, self.seed, shuffle=self.shuffle
-        )
-        lengths = (self.objective.inputs, self.objective.targets)
-        tokens: list[Array] = [np.zeros((len(indices), length), np.int32) for length in lengths]
-        segments: list[Array] = [np.zeros((len(indices), length), np.int32) for length in lengths]
-        for row, bundle in enumerate(indices.tolist()):
-            filled = [0, 0]  # the tokens of inputs and of targets in the row so far
-            for segment, number in enumerate(self.bundles[bundle], 1):
-                for side, ids in enumerate(self.pairs[number]):
-                    ids_in_row = self._truncate(ids, lengths[side], is_prompt=side == 0)
-                    columns = slice(filled[side], filled[side] + len(ids_in_row))
-                    tokens[side][row, columns] = ids_in_row
-                    segments[side][row, columns] = segment
-                    filled[side] += len(ids_in_row)
-        return Rows(tokens[0], tokens[1], segments[0], segments[1])
-
-    def _truncate(self, ids: Array, length: int, *, is_prompt: bool) -> Array:
-        """Return the ids of one side of a record as they stand in a row, at most `length`."""
-        if self.objective.adds_end_tokens:
-            return np.append(ids[: length - 1], np.int32(vocabularies.EOS)).astype(np.int32)
-        # The end of a prompt is kept, because it has the question.
-        return ids[max(len(ids) - length, 0) :] if is_prompt else ids[:length]
-
-    def describe(self) -> str:
-        """Return the name of the source and the numbers of records and rows."""
-        return f"{self.name} {len(self.pairs)} in {self.count}"
-
-
-class Mixture:
-    """Several sources that are drawn at fixed rates.
-
-    Of every BLOCK examples, each source gives its share, in an order keyed by the block.
-
-    Attributes:
-        sources: The sources.
-        names: Their specs, without the queries of web addresses.
-        seed: The seed of the order.
-        counts: The number of examples of each source in a block.
-        bounds: The cumulative sum of `counts`.
-
-    Raises:
-        UserError: A rate is too low for one example in a block.
-    """
-
-    BLOCK = 4096
-
-    def __init__(
-        self, sources: Sequence[Source], rates: Sequence[float], names: Sequence[str], seed: int
-    ) -> None:
-        self.sources = list(sources)
-        self.names = list(names)
-        self.seed = seed
-        exact = np.array(rates) / sum(rates) * self.BLOCK
-        counts = np.floor(exact).astype(int)
-        # The examples that rounding left go to the sources with the largest remainders.
-        by_remainder = np.argsort(-(exact - counts), kind="stable")
-        counts[by_remainder[: self.BLOCK - counts.sum()]] += 1
-        if not counts.all():
-            raise UserError(
-                f"the rate of {names[int(np.argmin(counts))]} is below 1 in {self.BLOCK}",
-                "DATA",
-                "raise it or leave the source out",
-                kind=INVALID,
-            )
-        self.counts = counts
-        self.bounds = np.cumsum(counts)
-
-    def locate_draws(self, examples: Array) -> tuple[Array, Array]:
-        """Return from which source examples are drawn, and their running numbers there.
-
-        Args:
-            examples: The running numbers in the mixture, int64 [n].
-
-        Returns:
-            The numbers of the sources and the running numbers in them, int64 [n].
-        """
-        blocks, places = np.divmod(np.asarray(examples, np.int64), self.BLOCK)
-        ranks = np.empty_like(places)
-        for block in np.unique(blocks):
-            in_block = blocks == block
-            block_key = shuffling.derive_key(self.seed, _MIXTURE_KEY, int(block))
-            ranks[in_block] = shuffling.permute_indices(places[in_block], self.BLOCK, block_key)
-        source_numbers: Array = np.searchsorted(self.bounds, ranks, side="right")
-        first_ranks = (self.bounds - self.counts)[source_numbers]
-        numbers = blocks * self.counts[source_numbers] + ranks - first_ranks
-        return source_numbers, numbers
-
-    def read_rows(self, examples: Array) -> Rows:
-        """Return the rows of running numbers, int64 [n]."""
-        source_numbers, numbers = self.locate_draws(examples)
-        arrays: dict[str, Array] = {}
-        for source_number in np.unique(source_numbers):
-            positions = np.flatnonzero(source_numbers == source_number)
-            rows = self.sources[source_number].read_rows(numbers[positions])
-            for field in dataclasses.fields(Rows):
-                part = getattr(rows, field.name)
-                if field.name not in arrays:
-                    arrays[field.name] = np.zeros((len(examples), part.shape[1]), np.int32)
-                arrays[field.name][positions] = part
-        return Rows(**arrays)
-
-    def describe(self, names: Sequence[str] | None = None) -> str:
-        """Return the share, the name and the description of each source.
-
-        Args:
-            names: Other names than those of the mixture.
-        """
-        return "; ".join(
-            f"{count}x {name} {source.describe()}"
-            for count, name, source in zip(
-                self.counts, names or self.names, self.sources, strict=True
-            )
-        )
-
-
-def get_grid(source: Source) -> list[Any]:
-    """Return how each corpus of a source is cut into windows, as JSON.
-
-    Returns:
-        [stretch, count] of a corpus, [] of another source, and a list of these of a mixture.
-    """
-    if isinstance(source, Mixture):
-        return [get_grid(inner) for inner in source.sources]
-    return [source.stretch, source.count] if isinstance(source, Windows) else []
-
-
-def set_grid(source: Source, grid: Sequence[Any]) -> bool:
-    """Cut each corpus of a source into the windows that `get_grid` returned before.
-
-    So a corpus in which a few bytes were changed keeps its windows and their order.
-
-    Returns:
-        Whether all corpora could be cut so.
-    """
-    if isinstance(source, Mixture):
-        if len(grid) != len(source.sources):
-            return False
-        fits = [
-            set_grid(inner, inner_grid)
-            for inner, inner_grid in zip(source.sources, grid, strict=True)
-        ]
-        return all(fits)
-    if not isinstance(source, Windows) or len(grid) != 2:
-        return False
-    stretch, count = grid
-    rounds = count // Grid.make(source.objective, stretch).kinds
-    if not (rounds - 1) * stretch < source.corpus.size < (rounds + 2) * stretch:
-        return False
-    source.stretch = stretch
-    source.count = count
-    return True
-
-
-def get_stream_marks(source: Source, example: int) -> list[Any]:
-    """Return the marks from which the streams of a source continue, as JSON.
-
-    Args:
-        source: The source.
-        example: The running number of the example to continue with.
-    """
-    if isinstance(source, Mixture):
-        # The order inside a block is not known here, so each stream continues with its first
-        # example of the block.
-        block = example // source.BLOCK
-        return [
-            get_stream_marks(inner, block * int(count))
-            for inner, count in zip(source.sources, source.counts, strict=True)
-        ]
-    return [source.find_mark(example)] if isinstance(source, MarkedSource) else []
-
-
-def restore_stream_marks(source: Source, marks: Sequence[Any]) -> None:
-    """Let the streams of a source continue from the marks that `get_stream_marks` returned."""
-    if isinstance(source, Mixture):
-        for inner, inner_marks in zip(source.sources, marks, strict=True):
-            restore_stream_marks(inner, inner_marks)
-    elif marks and isinstance(source, MarkedSource):
-        source.resume(marks[0])

@@ -7,16 +7,15 @@ evaluation, inference and the commands of `rosetta data` read records here.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rosetta.core import log
 from rosetta.core.errors import INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.data import (
-    Array,
     array_records,
     bad_records,
     compressed_files,
@@ -29,12 +28,14 @@ from rosetta.data import (
     tfrecord,
 )
 from rosetta.data.bad_records import RecordFault
+from rosetta.data.pair_rows import EncodedRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rosetta.data.data_spec import Spec
     from rosetta.data.documents import Handler
+    from rosetta.data.pair_rows import Pair
     from rosetta.data.vocabularies import Vocabulary
 
     Formatter = Callable[..., dict[str, Any] | None]
@@ -422,10 +423,12 @@ def check_first_record(spec: Spec, objective: str, field: str, split: str) -> No
         )
 
 
-class EncodedPairs(Sequence[tuple[Array, Array]]):
+class EncodedPairs(EncodedRecords):
     """Pairs of texts as pairs of ids.
 
-    Each pair is encoded when it is asked for, so that a run starts without encoding all of them.
+    Attributes:
+        texts: The inputs and the targets of each record.
+        vocabulary: The vocabulary.
     """
 
     def __init__(self, texts: list[tuple[str, str]], vocabulary: Vocabulary) -> None:
@@ -436,16 +439,11 @@ class EncodedPairs(Sequence[tuple[Array, Array]]):
         """Return the number of pairs."""
         return len(self.texts)
 
-    @overload
-    def __getitem__(self, number: int) -> tuple[Array, Array]: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[tuple[Array, Array]]: ...
-    def __getitem__(self, number: int | slice) -> tuple[Array, Array] | list[tuple[Array, Array]]:
-        """Return the ids of the inputs and of the targets of a pair, int32, without end tokens."""
-        if isinstance(number, slice):
-            return [self[index] for index in range(*number.indices(len(self)))]
-        inputs, targets = self.vocabulary.encode(self.texts[number])
-        return inputs, targets
+    def encode_records(self, numbers: Sequence[int]) -> list[Pair]:
+        """Return the ids of the inputs and of the targets of pairs, int32, without end tokens."""
+        texts = itertools.chain.from_iterable(self.texts[number] for number in numbers)
+        ids = self.vocabulary.encode(list(texts))
+        return list(zip(ids[::2], ids[1::2], strict=True))
 
 
 def _simplify_values(values: list[Any], name: str) -> Any:

@@ -10,9 +10,9 @@ import pytest
 from rosetta.data import (
     batch_hashes,
     data_recipe,
+    mixtures,
     pipeline,
     row_sources,
-    rows,
     seqio_features,
     token_cache,
     vocabularies,
@@ -165,7 +165,7 @@ def test_every_pair_comes_once_an_epoch_and_unlabelled_ones_never(sets: dict[str
 
 def test_a_mixture_draws_at_its_rates_and_none_of_its_examples_twice(sets: dict[str, str]) -> None:
     source = row_sources.open_sources(recipe(sets, "mixture"))
-    assert isinstance(source, rows.Mixture)
+    assert isinstance(source, mixtures.Mixture)
     which, number = source.locate_draws(np.arange(3 * source.BLOCK))
     assert np.bincount(which).tolist() == [9216, 3072]
     for source_number in (0, 1):

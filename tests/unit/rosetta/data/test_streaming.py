@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.data import batch_hashes, data_recipe, pipeline, rows, streaming
+from rosetta.data import batch_hashes, data_recipe, mixtures, pipeline, streaming
 from tests.support import corpora, errors
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def test_resuming_reads_one_block_and_not_the_whole_stream(read: list[int], obje
 def test_a_mixture_reads_each_block_once_though_it_draws_across_their_ends(
     read: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows.Mixture, "BLOCK", 64)
+    monkeypatch.setattr(mixtures.Mixture, "BLOCK", 64)
     data = json.dumps({"hf:owner/name": 1, corpora.write_text_files(tmp_path, DOCS): 1})
     stream_batches: Any = pipeline.Batches(corpora.make_recipe(data), 16)
     inner = next(
