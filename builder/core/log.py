@@ -5,10 +5,18 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from builder.core.secrets import redact
-from rosetta.core.log import DEBUG, ERROR, INFO, WARNING, Output
+from rosetta.core.log import (
+    DEBUG,
+    ERROR,
+    INFO,
+    WARNING,
+    Output,
+    show_count,
+    show_progress,
+)
 from rosetta.core.printable_text import escape
 
 if TYPE_CHECKING:
@@ -48,20 +56,29 @@ def _shows_bars() -> bool:
     return sys.stderr.isatty() and _output.is_shown(INFO)
 
 
+# The spinner of the current stage; a bar takes its place.
+_spinner: Any = None
+
+
 @contextlib.contextmanager
 def stage(name: str) -> Iterator[None]:
     """One stage of a build: a spinner with the time on a terminal; elsewhere a line at its start
     and at its end.
     """
+    global _spinner  # noqa: PLW0603 (one terminal)
     start = time.monotonic()
     if _shows_bars():
         from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            bar.add_task(redact(name), total=None)
-            yield
+        with Progress(*columns, console=Console(stderr=True), transient=True) as spinner:
+            spinner.add_task(redact(name), total=None)
+            former, _spinner = _spinner, spinner
+            try:
+                yield
+            finally:
+                _spinner = former
     else:
         info(f"{name} ...")
         yield
@@ -69,26 +86,44 @@ def stage(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def counted_stage(name: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    """One stage of known length: yield `advance(n)` as `progress` does; a line has its time."""
+    start = time.monotonic()
+    if not _shows_bars():
+        info(f"{name} ...")
+    with progress(name, total, unit) as advance:
+        yield advance
+    info(f"{name}: {time.monotonic() - start:.1f} s")
+
+
+@contextlib.contextmanager
 def progress(name: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    """Yield `advance(n)` for work of known length; off a terminal, print a line at every
-    quarter.
+    """Yield `advance(n)` for work of known length, which shows a bar on a terminal; off a
+    terminal, print a line at every quarter.
     """
     done = 0
-    if _shows_bars():
-        from rich.console import Console
-        from rich.progress import Progress
-
-        with Progress(console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(redact(name), total=total)
-            yield lambda n: bar.advance(task, n)
-        return
     quarter = 0
+    shows_bar = _shows_bars()
+    clean_name = _clean(name)
 
     def advance(n: int) -> None:
         nonlocal done, quarter
         done += n
-        if total and done * 4 // total > quarter:
+        if shows_bar:
+            show_progress(clean_name, done, total, unit=unit)
+        elif total and done * 4 // total > quarter:
             quarter = done * 4 // total
             info(f"{name}: {done} of {total} {unit}")
 
-    yield advance
+    spinner = _spinner if shows_bar else None
+    if spinner:
+        spinner.stop()
+    try:
+        if shows_bar:
+            advance(0)
+        yield advance
+    finally:
+        if shows_bar:
+            show_count("")
+        if spinner:
+            spinner.start()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +22,15 @@ from builder.packages import (
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+    from typing import Self
 
     from builder.core.manifest import Manifest, Strip
     from builder.packages.debian_resolution import Replacement
     from builder.packages.python_interpreter import Interpreter
+
+_SECONDS_BETWEEN_COUNTS = 0.5
 
 
 @dataclass(frozen=True)
@@ -188,12 +194,25 @@ def install_packages(
     strips = packages.strips()
     pure = {entry.name for entry in strips if not entry.files}
     downloaded = [pin for pin in pins if pin.name not in from_sdists | pure]
-    with log.stage(
-        f"install {len(pins) + len(packages.wheels)} packages "
-        f"({packages.label}, {packages.architecture})"
+    site = folder if target[0] == "--target" else find_site_packages(folder)
+    count = len(pins) + len(packages.wheels)
+    with (
+        log.counted_stage(
+            f"install {count} packages ({packages.label}, {packages.architecture})",
+            count,
+            "packages",
+        ) as advance,
+        _Meter(site, advance) as meter,
     ):
         requirements = folder / "rosetta-requirements.txt"
-        _install_locked(downloaded, requirements, target, offline=offline, where=packages.label)
+        _install_locked(
+            downloaded,
+            requirements,
+            target,
+            offline=offline,
+            where=packages.label,
+            read_line=meter.read_line,
+        )
         wheels = [
             sdist_building.ensure_wheel(cache, pin, builder, packages.build_lock, offline=offline)
             for pin in pins
@@ -206,7 +225,6 @@ def install_packages(
         ]
         wheels += [path for path, _ in packages.wheels]
         _install_wheels(wheels, target, where=packages.label)
-        site = folder if target[0] == "--target" else find_site_packages(folder)
         _replace_edited(
             site, downloaded, requirements, target, offline=offline, where=packages.label
         )
@@ -220,21 +238,74 @@ def _install_locked(
     *,
     offline: bool,
     where: str,
+    read_line: Callable[[str], None],
 ) -> None:
-    """Install packages from the package index by hash."""
+    """Install packages from the package index by hash.
+
+    `read_line` gets each line of uv's report.
+    """
     requirements.write_text("".join(pin.requirement_lines() for pin in pins), encoding="utf-8")
     options = ("--require-hashes", "--only-binary", ":all:")
     uv.run(
         "pip",
         "sync",
-        "--quiet",
         *target,
         *options,
         str(requirements),
         offline=offline,
         where=where,
+        read_line=read_line,
     )
     requirements.unlink()
+
+
+class _Meter:
+    """Counts the packages that uv has downloaded or installed. Use it as a context.
+
+    uv names large packages when it has downloaded them, and installs all of them at the end.
+
+    Args:
+        site: The folder of the installed packages, which is read each half second.
+        advance: Called with the number of further packages.
+    """
+
+    def __init__(self, site: Path, advance: Callable[[int], None]) -> None:
+        self._site = site
+        self._advance = advance
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="installation", daemon=True)
+        self._downloaded = self._shown = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        if exception[0] is None:
+            self._show(self._count_installed())
+
+    def read_line(self, line: str) -> None:
+        """Read a line of uv's report."""
+        if line.startswith(uv.DOWNLOADED):
+            self._downloaded += 1
+            self._show(self._downloaded)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_SECONDS_BETWEEN_COUNTS):
+            self._show(self._count_installed())
+
+    def _count_installed(self) -> int:
+        with os.scandir(self._site) as entries:
+            return sum(entry.name.endswith(".dist-info") for entry in entries)
+
+    def _show(self, count: int) -> None:
+        with self._lock:
+            if count > self._shown:
+                self._advance(count - self._shown)
+                self._shown = count
 
 
 def _install_wheels(wheels: list[Path], target: tuple[str, ...], *, where: str) -> None:

@@ -22,7 +22,7 @@ from rosetta.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 # The settings of uv that say how and from where to fetch. Other settings could change what is
 # installed.
@@ -33,6 +33,8 @@ _PASSED_SETTINGS = re.compile(
 # The number of characters of uv's message that an error shows. The reason is at the beginning, and
 # the hints are at the end.
 _LONGEST = 1000
+DOWNLOADED = "Downloaded "  # what a line begins with that names a package
+_PROGRESS_LINES = ("Using ", "Resolved", "warning:", "Downloading ", DOWNLOADED, "Prepared ")
 
 
 def find_program() -> str:
@@ -94,6 +96,7 @@ def run(
     where: str = "uv",
     check: bool = True,
     binary: str = "",
+    read_line: Callable[[str], None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run uv and return the finished process.
 
@@ -105,22 +108,50 @@ def run(
         where: What the error message names as the place of a failure.
         check: Turn a failure into a UserError.
         binary: The program, instead of the builder's own uv.
+        read_line: Called with each line of stderr as soon as uv has written it.
 
     Raises:
         UserError: uv failed and `check` is set; the error names the reason that uv gave.
     """
-    done = subprocess.run(
-        [binary or find_program(), *args],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        env=make_environment(offline=offline, extra=env),
-    )
+    words = [binary or find_program(), *args]
+    variables = make_environment(offline=offline, extra=env)
+    if read_line is None:
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False, cwd=cwd, env=variables
+        )
+    else:
+        done = _run_while_reading(words, cwd, variables, read_line)
     if check and done.returncode:
         reason, remedy, kind = explain_failure(done.stderr, offline=offline)
         raise UserError(reason, where, remedy, kind=kind)
     return done
+
+
+def _run_while_reading(
+    words: list[str],
+    cwd: Path | None,
+    variables: Mapping[str, str],
+    read_line: Callable[[str], None],
+) -> subprocess.CompletedProcess[str]:
+    """Run a program that writes to stderr alone, and hand on each line while it runs."""
+    with subprocess.Popen(
+        words,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env=dict(variables),
+    ) as process:
+        assert process.stderr is not None
+        lines = []
+        try:
+            for line in process.stderr:
+                lines.append(line)
+                read_line(line.strip())
+        except BaseException:
+            process.terminate()
+            raise
+    return subprocess.CompletedProcess(words, process.returncode, "", "".join(lines))
 
 
 def explain_failure(stderr: str, *, offline: bool) -> tuple[str, str, str]:
@@ -137,7 +168,7 @@ def explain_failure(stderr: str, *, offline: bool) -> tuple[str, str, str]:
     lines = [
         line.removeprefix("error: ")
         for line in lines
-        if line and not line.startswith(("Using ", "Resolved", "warning:"))
+        if line and not line.startswith(_PROGRESS_LINES)
     ]
     text = output_end(" ".join(lines), longest=_LONGEST)
     if refused := explain_refusal(stderr):

@@ -95,22 +95,25 @@ def _count_sources(
         args: The arguments of the command.
         bad: Collects the records that cannot be used.
     """
-    from rosetta.data import source_counts
+    from rosetta.data import reading_progress, source_counts
 
     vocabulary = data_options.load_vocabulary(args)
     counts = {}
-    for source in sources:
-        count = source_counts.count_source(
-            source,
-            objective=args.objective,
-            field=args.field,
-            split=args.split,
-            vocabulary=vocabulary,
-            handle=bad,
-            report=_make_progress_report(),
-        )
-        if count:
-            counts[str(source)] = count
+    paths = [path for source in sources for path in source_counts.list_files(source, args.split)]
+    with reading_progress.show_files(paths):
+        for source in sources:
+            count = source_counts.count_source(
+                source,
+                objective=args.objective,
+                field=args.field,
+                split=args.split,
+                vocabulary=vocabulary,
+                handle=bad,
+                report=_make_progress_report(),
+            )
+            if count:
+                counts[str(source)] = count
+            log.show_count("")
     return counts
 
 
@@ -137,13 +140,17 @@ def _describe_usability(data: str, objective: str, bad: BadRecordSummary) -> lis
 def _make_progress_report() -> Callable[[int, int], None]:
     """Return a function that shows the numbers of records and tokens on a terminal.
 
-    The function shows them only if _PROGRESS_PERIOD has passed since it last did.
+    The function shows them only if _PROGRESS_PERIOD has passed since it last did, and if no bar
+    shows the progress: the length of a stream is not known.
     """
+    from rosetta.data import reading_progress
+
     shown_at = time.monotonic()
 
     def report(records: int, tokens: int) -> None:
         nonlocal shown_at
-        if time.monotonic() - shown_at > _PROGRESS_PERIOD:
+        is_time = time.monotonic() - shown_at > _PROGRESS_PERIOD
+        if is_time and not reading_progress.is_shown():
             shown_at = time.monotonic()
             log.show_count(f"{records:,} records, {tokens:,} tokens")
 

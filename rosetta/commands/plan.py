@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rosetta.plan.search_space import Candidate
 
 DEFAULT_GPU = "h100"
+PHASES = 3  # of a plan: tracing the step, compiling it, and reading what was compiled
 # What the options of T5 have that a search leaves open.
 DEFAULT_BATCH, DEFAULT_TENSOR_PARALLEL, DEFAULT_MICROBATCHES = 32, 1, 1
 
@@ -222,6 +223,7 @@ def parse_hyper_parameters(words: list[str]) -> dict[str, object]:
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta plan`; return its result and the text to print."""
     from rosetta.core import gpus
+    from rosetta.plan import progress
 
     gpus.get_gpu(args.card, "--card")  # refuses an unknown GPU
     plan_search.check_options(args)
@@ -233,7 +235,8 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         _load_autotune_results(args)
     if args.search:
         return _search(args)
-    return plan_step(args, files)
+    with progress.show_parts("plan", PHASES, are_phases=True):
+        return plan_step(args, files)
 
 
 def _load_autotune_results(args: argparse.Namespace) -> None:

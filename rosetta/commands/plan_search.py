@@ -146,7 +146,13 @@ def run_search(
       values: What --with sets, parsed.
     """
     from rosetta.core import gpus
-    from rosetta.plan import compile_trials, layout_estimate, layout_search, search_report
+    from rosetta.plan import (
+        compile_trials,
+        layout_estimate,
+        layout_search,
+        progress,
+        search_report,
+    )
 
     gpu = gpus.get_gpu(args.card, "--card")
     describe = _describe_t5x_search if args.framework == "t5x" else _describe_pax_search
@@ -166,7 +172,8 @@ def run_search(
         seconds=args.seconds or SECONDS,
         layer_step=2 if "GLaM" in searched.model.name else 1,
     )
-    result = layout_search.LayoutSearch(
+    most_trials = args.trials or TRIALS
+    search = layout_search.LayoutSearch(
         candidates,
         [published] if published else [],
         estimate=lambda candidate: layout_estimate.estimate(
@@ -175,9 +182,12 @@ def run_search(
         usable=usable,
         measure=trials.measure,
         compile_whole=trials.compile_whole,
-        most_trials=args.trials or TRIALS,
+        most_trials=most_trials,
         report=lambda line: log.info(f"search: {line}"),
-    ).run()
+        finish_trial=progress.finish_part,
+    )
+    with progress.show_parts("search", most_trials):
+        result = search.run()
     if result.best is None:
         raise _make_fit_error(searched, gpu, usable, result)
     report = search_report.SearchReport(result.best, result, searched, usable, published, trials)

@@ -163,6 +163,7 @@ class _Handler(logging.Handler):
         """Write a line in one piece, because other threads write too."""
         line = self.format(record)
         with contextlib.suppress(OSError, ValueError):
+            _count.clear()
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
         write_to_terminal(line, fit=getattr(record, "fit", None))
@@ -271,28 +272,65 @@ write_to_terminal, adopt_terminal = _terminal.write, _terminal.adopt
 uses_terminal, end_terminal_line = _terminal.is_used, _terminal.end_line
 
 
-def show_count(text: str, *, last: bool = False) -> None:
-    """Show a changing count in one line of a terminal. If stderr is not a terminal, do nothing.
+class _Count:
+    """The changing line at the end of a terminal: a count, or a bar."""
 
-    Args:
-      text: The count; "" to clear the line.
-      last: Whether the count stays, so that the next line is written below.
-    """
-    if is_shown(INFO) and sys.stderr.isatty():
-        end = "\n" if last else ""
-        sys.stderr.write(f"\r\x1b[K{text}{end}")
-        sys.stderr.flush()
+    def __init__(self) -> None:
+        self._is_open = False  # whether the line is the last one, and may be replaced
+
+    def show(self, text: str, *, last: bool = False) -> None:
+        """Show a changing count in one line of a terminal. Elsewhere, do nothing.
+
+        Args:
+          text: The count; "" to clear the line.
+          last: Whether the count stays, so that the next line is written below.
+        """
+        if is_terminal_shown():
+            end = "\n" if last else ""
+            self._is_open = bool(text) and not last
+            self._clear_line()
+            sys.stderr.write(f"{text}{end}")
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Clear the count, so that a line takes its place."""
+        is_open, self._is_open = self._is_open, False
+        if is_open and sys.stderr.isatty():
+            self._clear_line()
+
+    def _clear_line(self) -> None:
+        """Go to the start of the terminal's last line, and clear it."""
+        # A stream of the command line escapes what controls a terminal in the texts of others.
+        getattr(sys.stderr, "write_control", sys.stderr.write)("\r\x1b[K")
+
+
+def is_terminal_shown() -> bool:
+    """Return whether stderr is a terminal that shows counts and bars."""
+    return is_shown(INFO) and sys.stderr.isatty()
+
+
+_count = _Count()
+show_count = _count.show
 
 
 class _ProgressBar:
     """The progress of one piece of work whose length is known."""
 
     def __init__(self) -> None:
-        self._action = ""
+        self._action = self._note = ""
         self._first = self._number = 0
         self._started = self._shown = 0.0
 
-    def show(self, action: str, number: int, total: int) -> None:
+    def show(
+        self,
+        action: str,
+        number: int,
+        total: int,
+        *,
+        unit: str = "",
+        note: str = "",
+        estimates: bool = True,
+    ) -> None:
         """Show how many parts of a piece of work are done: as a bar on a terminal, else in lines.
 
         A line comes each 30 s, so that the log of a short piece of work has none.
@@ -301,21 +339,30 @@ class _ProgressBar:
           action: What is done with each part, such as "writing".
           number: The number of the current part, from 1.
           total: The number of all parts.
+          unit: What is counted, such as "MB".
+          note: What is done at this moment; only a bar shows it.
+          estimates: Whether all parts take about the same time, so that the time left is known.
         """
         now = time.monotonic()
         if action != self._action or number < self._number:
             self._action, self._first = action, number
             self._started = self._shown = now
         self._number = number
+        counted = f" {unit}" if unit else ""
+        rest = self._format_rest(now, total) if estimates else ""
         if not sys.stderr.isatty():
             if now - self._shown >= _SECONDS_BETWEEN_LINES:
                 self._shown = now
-                info(f"{action}: {number:,} of {total:,}{self._format_rest(now, total)}")
-        elif number in (self._first, total) or now - self._shown >= _SECONDS_BETWEEN_BARS:
-            self._shown = now
+                info(f"{action}: {number:,} of {total:,}{counted}{rest}")
+        elif (
+            number in (self._first, total)
+            or note != self._note
+            or now - self._shown >= _SECONDS_BETWEEN_BARS
+        ):
+            self._shown, self._note = now, note
             bar = "#" * (_BAR_WIDTH * number // max(total, 1))
-            line = f"{action} [{bar:<{_BAR_WIDTH}}] {number:,}/{total:,}"
-            show_count(line + self._format_rest(now, total), last=number == total)
+            line = f"{action} [{bar:<{_BAR_WIDTH}}] {number:,}/{total:,}{counted}{rest}"
+            show_count(f"{line}, {note}" if note else line, last=number == total)
 
     def _format_rest(self, now: float, total: int) -> str:
         """Return the time that is left at this speed; "" if it is not known."""

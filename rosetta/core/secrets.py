@@ -307,6 +307,10 @@ class RedactedStream:
         self._stream.write(shown)
         return len(text)
 
+    def write_control(self, text: str) -> None:
+        """Write characters of rosetta's own that control a terminal."""
+        getattr(self._stream, "write_control", self._stream.write)(text)
+
     def writelines(self, lines: Iterable[str]) -> None:
         """Write lines without their secrets."""
         for line in lines:

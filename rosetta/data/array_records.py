@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import DAMAGED, MISSING, UserError
+from rosetta.data import reading_progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +52,9 @@ def read_records(path: str) -> Iterator[bytes]:
     count = reader.num_records()
     try:
         for start in range(0, count, _RECORDS_PER_READ):
-            yield from reader.read(start, min(start + _RECORDS_PER_READ, count))
+            end = min(start + _RECORDS_PER_READ, count)
+            yield from reader.read(start, end)
+            reading_progress.report_part(path, end, count)
     except (RuntimeError, IndexError, ValueError) as error:
         reason = str(error).splitlines()[0][:160]
         raise UserError(

@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import DAMAGED, INVALID, MISSING, UserError
-from rosetta.data import bad_records, json_lines
+from rosetta.data import bad_records, json_lines, reading_progress
 from rosetta.data.table_rows import Row
 
 if TYPE_CHECKING:
@@ -80,6 +80,9 @@ def read_rows(path: str, kind: str, names: Sequence[str]) -> Iterator[Row]:
             for fields in zip(*values, strict=True):
                 number += 1
                 yield Row(f"row {number:,}", dict(zip(columns, fields, strict=True)), None)
+            if kind == "parquet":
+                reading_progress.report_part(path, number, table.metadata.num_rows)
+    reading_progress.report_part(path, 1, 1)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import DAMAGED, MISSING, UserError
+from rosetta.data import reading_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,7 +62,7 @@ class _DecompressedFile(io.RawIOBase):
         self.frame: Any = None  # the decompressor of the current frame
         self.compressed = b""  # bytes of the file that were read and not decompressed yet
         self.content = b""  # decompressed bytes that were not handed out yet
-        self.file = open(path, "rb")  # noqa: SIM115 (closed by close)
+        self.file = reading_progress.open_file(path)  # closed by close
 
     def readable(self) -> bool:
         """Return True, as the class of a readable file must."""
@@ -118,7 +119,7 @@ def open_decompressed(path: str) -> Iterator[io.BufferedReader[Any]]:
     if make_decompressor:
         opened = io.BufferedReader(_DecompressedFile(path, make_decompressor), 1 << 20)
     else:
-        opened = open(path, "rb")  # noqa: SIM115 (closed below)
+        opened = reading_progress.open_file(path)
     with opened as file:
         try:
             yield file

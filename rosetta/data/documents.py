@@ -148,6 +148,7 @@ def list_file_records(path: str, kind: str, field: str) -> Iterator[UndecodedRec
         for number in range(len(records)):
             decode = functools.partial(tfrecord.parse_text, records[number], field, path)
             yield UndecodedRecord(*records.find_place(number), decode)
+            records.report_read(number)
 
 
 def _get_row_text(row: Row, field: str, path: str) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rosetta.core.errors import DAMAGED, DIFFERS, INVALID, MISSING, UNSUPPORTED, UserError
-from rosetta.data import data_spec, token_shards
+from rosetta.data import data_spec, reading_progress, token_shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -251,4 +251,6 @@ def count_tokens(
             tokens.check_tokens(part)
             checked += len(part)
             report(0, checked)
+            path = f"{tokens.prefixes[number]}.bin"
+            reading_progress.report_part(path, start + len(part), len(shard))
     return {"records": tokens.document_count, "tokens": checked}

@@ -8,9 +8,15 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from rosetta.core import log
 from rosetta.core.errors import MISSING, UserError
-from rosetta.data import data_spec, megatron_files, task_records, token_cache
+from rosetta.data import (
+    data_spec,
+    megatron_files,
+    saved_datasets,
+    task_records,
+    tfds,
+    token_cache,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +26,25 @@ if TYPE_CHECKING:
     from rosetta.data.vocabularies import Vocabulary
 
 TEXTS_PER_BATCH = 64  # texts that are tokenised at a time
+
+
+def list_files(spec: Spec, split: str) -> tuple[str, ...]:
+    """Return the files that are read to count a source; () if they are not known, as of a stream.
+
+    Args:
+        spec: The source.
+        split: The split of an hf or tfds set whose spec names none.
+
+    Raises:
+        UserError: A file is missing.
+    """
+    if spec.kind == "tfds":
+        return tuple(tfds.find_shards(spec, split))
+    if saved_datasets.is_saved(spec):
+        return tuple(saved_datasets.find_files(spec, split))
+    if spec.kind == "megatron":
+        return tuple(path for path in data_spec.find_files(spec) if path.endswith(".bin"))
+    return data_spec.find_files(spec) if spec.kind in data_spec.FILE_KINDS else ()
 
 
 def count_source(
@@ -55,17 +80,13 @@ def count_source(
         meta = token_cache.TokenCache(spec.value).meta
         return {"records": meta["documents"] // texts_per_record, "tokens": meta["tokens"]}
     if spec.kind == "megatron":
-        counts = megatron_files.count_tokens(spec, vocabulary.size, report)
-        log.show_count("")
-        return counts
+        return megatron_files.count_tokens(spec, vocabulary.size, report)
     texts = task_records.read_texts(spec, objective, field, split, handle)
     documents = tokens = 0
     while batch := list(itertools.islice(texts, TEXTS_PER_BATCH)):
         documents += len(batch)
         tokens += sum(len(ids) for ids in vocabulary.encode(batch))
         report(documents // texts_per_record, tokens)
-    if documents:
-        log.show_count("")
     if not documents and not getattr(handle, "total", 0):
         raise UserError(
             "there is no text in the data", str(spec), "name files with text in them", kind=MISSING

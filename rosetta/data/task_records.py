@@ -514,6 +514,7 @@ def _list_examples(spec: Spec, split: str) -> Iterator[tuple[str, str, bytes]]:
     for number in range(len(records)):
         path, place = records.find_place(number)
         yield path, place, records[number]
+        records.report_read(number)
 
 
 def _read_examples(spec: Spec, split: str, handle: Handler) -> Iterator[LocatedRecord]:

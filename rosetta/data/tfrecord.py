@@ -23,7 +23,7 @@ import numpy as np
 
 from rosetta.core import atomic_files, home_folder
 from rosetta.core.errors import DAMAGED, INVALID, UserError
-from rosetta.data import bad_records, example_messages, json_lines
+from rosetta.data import bad_records, example_messages, json_lines, reading_progress
 from rosetta.data.bad_records import RecordFault
 
 if TYPE_CHECKING:
@@ -183,6 +183,12 @@ class Records:
                 self.maps[file_number] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         start, length = self.indexes[file_number][number_in_file].tolist()
         return self.maps[file_number][start : start + length]
+
+    def report_read(self, number: int) -> None:
+        """Report that a record was read, while all records are read in their order."""
+        file_number, number_in_file = self._split_number(number)
+        count = len(self.indexes[file_number])
+        reading_progress.report_part(self.paths[file_number], number_in_file + 1, count)
 
     def describe(self) -> str:
         """Return the names of the files and the numbers of their records."""

@@ -96,6 +96,7 @@ class LayoutSearch:
         compile_whole: Candidate -> its trial, of the whole model.
         most_trials: The largest number of trials.
         report: Takes a line about the progress.
+        finish_trial: Is called after each trial.
     """
 
     def __init__(
@@ -109,8 +110,10 @@ class LayoutSearch:
         compile_whole: Callable[[Candidate], Trial],
         most_trials: int,
         report: Callable[[str], None],
+        finish_trial: Callable[[], None] = lambda: None,
     ) -> None:
         self._usable = usable
+        self._finish_trial = finish_trial
         self._measure, self._compile_whole = measure, compile_whole
         self._most_trials, self._report = most_trials, report
         everything = dict.fromkeys([*known, *candidates])
@@ -149,6 +152,7 @@ class LayoutSearch:
         trial = self._measure(candidate)
         self._trials[candidate] = trial
         self._report(self._describe_outcome(trial))
+        self._finish_trial()
 
     def _describe_outcome(self, trial: Trial) -> str:
         """Return one line about a trial."""

@@ -76,3 +76,32 @@ def test_debug_shows_what_the_cache_has(cache: Cache, capsys: pytest.CaptureFixt
         "debug: cache: trees/key is made",
         "debug: cache: trees/key is used",
     ]
+
+
+def test_a_counted_stage_has_a_bar_or_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    def install() -> None:
+        with log.stage("all"), log.counted_stage("install", 4, "packages") as advance:
+            advance(1)
+            advance(3)
+
+    install()
+    lines = re.sub(r"[0-9]+\.[0-9] s", "0.0 s", capsys.readouterr().err).splitlines()
+    assert lines == [
+        "all ...",
+        "install ...",
+        "install: 1 of 4 packages",
+        "install: 4 of 4 packages",
+        "install: 0.0 s",
+        "all: 0.0 s",
+    ]
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    install()
+    shown = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    assert f"install [{'':24}] 0/4 packages" in shown
+    assert f"install [{'#' * 24}] 4/4 packages\n" in shown

@@ -68,6 +68,14 @@ def test_a_failure_is_one_line(tmp_path: Path) -> None:
     assert "no-such-project" in str(caught.value)
 
 
+def test_lines_are_read_while_uv_runs(tmp_path: Path) -> None:
+    lines: list[str] = []
+    options = ("--offline", "--no-index", "--target", str(tmp_path / "x"))
+    with pytest.raises(UserError):
+        uv.run("pip", "install", *options, "no-such-project==1.0", read_line=lines.append)
+    assert any("no-such-project" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("stderr", "offline", "kind", "fact"),
     [

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import pty
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -156,6 +159,19 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch
     assert file.getvalue() == "rosetta: reading: 3 of 4, 0:20 left\n"
 
 
+def test_a_line_takes_the_place_of_an_open_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    log.show_progress("plan", 1, 3, unit="MB", note="compiling", estimates=False)
+    log.info("a line")
+    log.info("another")
+    log.show_count("3", last=True)
+    log.info("below")
+    assert sys.stderr.getvalue() == (  # type: ignore[attr-defined]
+        f"\r\x1b[Kplan [{'#' * 8:<24}] 1/3 MB, compiling\r\x1b[Krosetta: a line\n"
+        "rosetta: another\n\r\x1b[K3\nrosetta: below\n"
+    )
+
+
 def run_info(monkeypatch: pytest.MonkeyPatch, run: Callable[[], None], *words: str) -> int:
     """Return the status of `rosetta info` with another body."""
 
@@ -190,3 +206,28 @@ def test_the_error_line_is_printed_at_every_level(
         errors.UNKNOWN, where="rosetta info", value="loud", remedy="debug, info"
     ):
         assert run_info(monkeypatch, fail, "--log-level", "loud") == 2
+
+
+def test_a_bar_of_a_command_reaches_a_real_terminal(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("words of a document\n" * 100_000)
+    command = [sys.executable, "-m", "rosetta", "data", "check", "text:a.txt", "--objective", "lm"]
+    leader, terminal = pty.openpty()
+    path = os.pathsep.join([str(Path(log.__file__).parents[2]), *filter(None, sys.path)])
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path, "ROSETTA_HOME": str(tmp_path / "home")},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+    ) as process:
+        os.close(terminal)
+        shown = b""
+        with contextlib.suppress(OSError):  # the terminal is closed by the command's end
+            while part := os.read(leader, 4096):
+                shown += part
+        os.close(leader)
+        process.communicate()
+    assert process.returncode == 0, shown
+    assert b"\r\x1b[Kreading [" in shown
+    assert b"\\" not in shown
