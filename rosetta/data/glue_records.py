@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 NO_LABEL = -1
-_FILE_NAMES = ("val", "validation", "dev")  # of a folder of one task
+# The names of the file of a split in the folder of a task.
+_FILE_NAMES = {"train": ("train",), "validation": ("val", "validation", "dev")}
 _MIXTURE = "_proportional"  # the end of the name of a mixture of all tasks
 _NAME = re.compile(rf"task:((?:super_)?glue)_(?:(\w+?)_)?v\d+({_MIXTURE}|_simple_eval)?")
 _BOOLEANS = ("False", "True")
@@ -130,13 +131,24 @@ def is_glue_task(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def find_local_tasks(name: str, data: str) -> list[LocalTask]:
+def suggest_name(text: str) -> str:
+    """Return the value of FT_TASK that a text such as "sst2" or "glue_sst2" means; "" for none."""
+    for benchmark, tasks in BENCHMARKS.items():
+        for name, task in tasks.items():
+            if text.lower() in (name, f"{benchmark}_{name}"):
+                return f"task:{task.seqio_name}"
+    return ""
+
+
+def find_local_tasks(name: str, data: str, split: str = "validation") -> list[LocalTask]:
     """Return the tasks of GLUE or SuperGLUE whose records are in files of JSON lines.
 
     Args:
         name: task:NAME of the package t5, a task or a mixture of all tasks.
         data: jsonl:FILE. For a mixture jsonl:FOLDER, with a file TASK.jsonl for each task, or a
-            folder TASK with val.jsonl, validation.jsonl or dev.jsonl.
+            folder TASK with the file of the split: train.jsonl, or one of val.jsonl,
+            validation.jsonl and dev.jsonl.
+        split: "train" or "validation".
 
     Raises:
         UserError: The data is not JSON lines, there is no such task, or there is no file.
@@ -155,12 +167,13 @@ def find_local_tasks(name: str, data: str) -> list[LocalTask]:
         )
     path = os.path.expanduser(spec.value)
     if match[3] == _MIXTURE:
-        files = _find_task_files(path, tasks)
+        files = _find_task_files(path, tasks, split)
         if not files:
+            listed = " ".join(f"{task}.jsonl" for task in tasks)
             raise UserError(
                 f"the folder has no file of {match[1]}",
                 where,
-                f"name a folder with {' '.join(f'{task}.jsonl' for task in tasks)}",
+                f"name a folder with {listed}, or with TASK/{_FILE_NAMES[split][0]}.jsonl",
                 kind=MISSING,
             )
         return [LocalTask(match[1], task, files[task]) for task in tasks if task in files]
@@ -177,20 +190,20 @@ def find_local_tasks(name: str, data: str) -> list[LocalTask]:
         raise UserError(
             f"{len(paths)} files are named, and a task has one",
             where,
-            "name one file, or evaluate the mixture with a folder",
+            "name one file, or a folder for the mixture of all tasks",
             kind=INVALID,
             value=len(paths),
         )
     return [LocalTask(match[1], match[2], paths[0])]
 
 
-def _find_task_files(folder: str, tasks: Mapping[str, GlueTask]) -> dict[str, str]:
-    """Return the file of each task that has one in the folder of a benchmark."""
+def _find_task_files(folder: str, tasks: Mapping[str, GlueTask], split: str) -> dict[str, str]:
+    """Return the file of each task that has one of a split in the folder of a benchmark."""
     tasks_by_entry = {_simplify(task): task for task in tasks}
     files: dict[str, str] = {}
     for entry in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         task = tasks_by_entry.get(_simplify(entry.lower().removesuffix(".jsonl")))
-        file = _find_file(os.path.join(folder, entry))
+        file = _find_file(os.path.join(folder, entry), split)
         if task and file:
             files.setdefault(task, file)
     return files
@@ -201,11 +214,11 @@ def _simplify(name: str) -> str:
     return re.sub("[-_]", "", name.lower())
 
 
-def _find_file(path: str) -> str | None:
-    """Return the file of JSON lines that a path is, or that a folder has for evaluation."""
+def _find_file(path: str, split: str) -> str | None:
+    """Return the file of JSON lines that a path is, or that a folder has for a split."""
     if not os.path.isdir(path):
         return path if path.lower().endswith(".jsonl") else None
-    for name in _FILE_NAMES:
+    for name in _FILE_NAMES[split]:
         file = os.path.join(path, f"{name}.jsonl")
         if os.path.isfile(file):
             return file
@@ -254,35 +267,37 @@ def read_rows(local: LocalTask) -> Iterator[dict[str, Any]]:
         )
 
 
-def check_files(name: str, data: str) -> None:
+def check_files(name: str, data: str, split: str = "validation") -> None:
     """Read every record of the files that find_local_tasks finds, and log what is left out.
 
     Args:
         name: The data of a run. Nothing is read if it is not a task of GLUE or SuperGLUE.
         data: The files.
+        split: "train" or "validation".
 
     Raises:
         UserError: See find_local_tasks and read_rows.
     """
     if not is_glue_task(name):
         return
-    local_tasks = find_local_tasks(name, data)
+    local_tasks = find_local_tasks(name, data, split)
     if name.endswith(_MIXTURE):
-        _log_left_out(os.path.expanduser(data_spec.parse_parts(data)[0].spec.value), local_tasks)
+        folder = os.path.expanduser(data_spec.parse_parts(data)[0].spec.value)
+        _log_left_out(folder, local_tasks, split)
     for local in local_tasks:
         for _ in read_rows(local):
             pass
 
 
-def _log_left_out(folder: str, local_tasks: Sequence[LocalTask]) -> None:
+def _log_left_out(folder: str, local_tasks: Sequence[LocalTask], split: str) -> None:
     """Log the tasks that have no file in a folder, and the files there that fit no task."""
     names = {local.name for local in local_tasks}
     missing = [task for task in BENCHMARKS[local_tasks[0].benchmark] if task not in names]
     if missing:
-        log.info(f"{folder}: no file of the tasks {', '.join(missing)}")
+        log.info(f"{folder}: no file of the tasks {', '.join(missing)} ({split})")
     used = {local.path for local in local_tasks}
     for entry in sorted(os.listdir(folder)):
-        file = _find_file(os.path.join(folder, entry))
+        file = _find_file(os.path.join(folder, entry), split)
         if file and file not in used:
             log.warn(f"{file}: left out, because it is not the file of a task")
 

@@ -461,7 +461,7 @@ def _make_data_bindings(
         for name in ("DATA", "EVAL_DATA", "VOCAB", "TEXT_FIELD", "INPUT_PREFIX", "LABELS")
         if run.variables.get(name)
     }
-    bindings |= settings.make_task_bindings(run.variables, run.task)
+    bindings |= settings.make_task_bindings(run.variables, run.task, trains=run.finetune)
     if run.values["EXTRA_IDS"] is not None:
         bindings["EXTRA_IDS"] = run.values["EXTRA_IDS"]
     if run.variables.get("OBJECTIVE") and not run.finetune:
@@ -469,7 +469,8 @@ def _make_data_bindings(
     if benchmark and "DATA" not in bindings:
         vocab_size = network_fields.read_count(configuration, "vocab_size") or 32128
         bindings = {"VOCAB": f"ids:{vocab_size}", **bindings, "DATA": "synthetic"}
-    has_own_evaluation = "EVAL_DATA" in bindings or settings.is_seqio_task(run.task)
+    is_evaluated_task = settings.is_seqio_task(run.task) and "TRAIN_FILES" not in bindings
+    has_own_evaluation = "EVAL_DATA" in bindings or is_evaluated_task
     if not run.finetune or "DATA" not in bindings or has_own_evaluation:
         return bindings, ()
     # The gin file's own evaluation data would be another data set than the one that is trained on.

@@ -183,6 +183,7 @@ def task(
     scored: bool = False,
     labels: str | None = None,
     module: str | None = None,
+    train_files: str | None = None,
 ) -> seqio.Task | seqio.Mixture:
     """Register a SeqIO task of the data, and return it.
 
@@ -209,6 +210,7 @@ def task(
       scored: whether an evaluation also computes the loss of the expected answers.
       labels: the names of the classes with commas, for classification.
       module: a Python file or a module that registers SeqIO's tasks, see rosetta.t5x.seqio_tasks.
+      train_files: the files of JSON lines to train on, if `data` is a task of GLUE or SuperGLUE.
 
     Raises:
       UserError: the data cannot be used, or another task has the name.
@@ -217,8 +219,11 @@ def task(
     if parts[0].spec.kind == "task":
         from rosetta.t5x import glue_tasks, seqio_tasks
 
+        files = {"train": train_files} if train_files else {}
         if isinstance(eval_data, str) and eval_data != data:
-            return glue_tasks.register_tasks(parts[0].spec.value, eval_data, vocabulary)
+            files["validation"] = eval_data
+        if files:
+            return glue_tasks.register_tasks(parts[0].spec.value, files, vocabulary)
         return seqio_tasks.find_task(parts[0].spec.value, module)
     definition = _TaskDefinition(
         data_spec.describe_data(data),

@@ -72,7 +72,8 @@ T5X_SETTINGS = (
             "DATA=csv:train.csv EVAL_DATA=csv:test.csv. TEXT_FIELD names other fields. Their "
             "accuracy is the share of answers that equal the target. text_to_text is another name "
             "of pairs. task:NAME is the task or mixture that SeqIO knows by this name, with its "
-            "own data and metrics: one of T5, or one that TASK_MODULE registers. An encoder takes "
+            "own data and metrics: one of T5, or one that TASK_MODULE registers. Tasks of GLUE and "
+            "SuperGLUE also read files, as in DATA=jsonl:train.jsonl. An encoder takes "
             "classification, whose targets are in LABELS, or regression, whose targets are numbers."
         ),
         page="how-to/finetune-on-your-pairs.md",

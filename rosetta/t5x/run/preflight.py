@@ -9,7 +9,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rosetta.core import path_checks, run_folders, value_parsing
 from rosetta.core.errors import CONFLICT, DIFFERS, INVALID, MISSING, UNKNOWN, UserError
@@ -321,8 +321,7 @@ def check_data(
       UserError: the data cannot be used for the run.
     """
     source, evaluated = (configuration.value(f"{_TASK}.{name}") for name in ("data", "eval_data"))
-    if isinstance(evaluated, str) and evaluated != source:
-        glue_records.check_files(str(source), evaluated)
+    _check_glue_files(configuration, source, evaluated)
     task = _read_data(configuration, trains=trains)
     if task is None:
         return
@@ -372,6 +371,34 @@ def check_data(
             del os.environ["TFDS_DATA_DIR"]
         else:
             os.environ["TFDS_DATA_DIR"] = root_before
+
+
+def _check_glue_files(configuration: Configuration, source: Any, evaluated: Any) -> None:
+    """Read the files of GLUE or SuperGLUE that a run trains on, and those that it evaluates.
+
+    Args:
+      configuration: the run's gin files and bindings.
+      source: the data of the run, which may be a task of GLUE.
+      evaluated: the data of evaluation.
+
+    Raises:
+      UserError: the files cannot be used.
+    """
+    trained = configuration.value(f"{_TASK}.train_files")
+    variable = "DATA"  # of the program "eval"
+    if isinstance(trained, str):
+        _check_glue_split(str(source), trained, "train", variable)
+        variable = "EVAL_DATA"
+    if isinstance(evaluated, str) and evaluated != source:
+        _check_glue_split(str(source), evaluated, "validation", variable)
+
+
+def _check_glue_split(task: str, files: str, split: str, variable: str) -> None:
+    """Read the files of a split, see glue_records.check_files; errors name the variable."""
+    try:
+        glue_records.check_files(task, files, split)
+    except UserError as error:
+        raise data_checks.name_source_variable(error, variable) from None
 
 
 def _check_objective_of_network(configuration: Configuration, objective: str) -> None:

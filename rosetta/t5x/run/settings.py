@@ -195,7 +195,9 @@ def require_task(values: Mapping[str, Any]) -> str:
         return choices.PAIRS if task == choices.TEXT_TO_TEXT else task
     if re.fullmatch(rf"{choices.SEQIO_PREFIX}[\w.-]+", task):
         return task
-    if near := difflib.get_close_matches(task, names, 1):
+    if name := glue_records.suggest_name(task):
+        remedy = f"did you mean {name}? ({remedy})"
+    elif near := difflib.get_close_matches(task, names, 1):
         remedy = f"did you mean {near[0]}? ({remedy})"
     raise UserError("there is no such task", f"FT_TASK={task}", remedy, kind=UNKNOWN, value=task)
 
@@ -206,7 +208,7 @@ def is_seqio_task(task: str) -> bool:
 
 
 def make_task_bindings(
-    variables: Mapping[str, str], task: str, *, evaluates: bool = False
+    variables: Mapping[str, str], task: str, *, evaluates: bool = False, trains: bool = False
 ) -> dict[str, object]:
     """Return the gin bindings of a task that is registered with SeqIO, and of its module.
 
@@ -214,6 +216,7 @@ def make_task_bindings(
       variables: of the run.
       task: what require_task returned; "" in pretraining.
       evaluates: whether the program is "eval", which can read GLUE and SuperGLUE from files.
+      trains: whether the run finetunes, on files of GLUE and SuperGLUE or on the task's own data.
 
     Raises:
       UserError: the file of TASK_MODULE does not exist, or DATA or INPUT_PREFIX
@@ -233,9 +236,14 @@ def make_task_bindings(
         bindings["TASK_MODULE"] = module
     if not is_seqio_task(task):
         return bindings
-    is_local = evaluates and glue_records.is_glue_task(task) and bool(variables.get("DATA"))
-    for name in ("EVAL_DATA", "INPUT_PREFIX", *(() if is_local else ("DATA",))):
-        if variables.get(name):
+    is_local = glue_records.is_glue_task(task) and bool(variables.get("DATA"))
+    allowed = []
+    if is_local and evaluates:
+        allowed = ["DATA"]
+    elif is_local and trains:
+        allowed = ["DATA", "EVAL_DATA"]
+    for name in ("EVAL_DATA", "INPUT_PREFIX", "DATA"):
+        if variables.get(name) and name not in allowed:
             raise UserError(
                 f"FT_TASK={task} has its own data and inputs",
                 f"{name}={variables[name]}",
@@ -243,8 +251,8 @@ def make_task_bindings(
                 kind=CONFLICT,
                 value=variables[name],
             )
-    if is_local:
-        bindings["EVAL_DATA"] = variables["DATA"]
+    if allowed:
+        bindings["TRAIN_FILES" if trains else "EVAL_DATA"] = variables["DATA"]
     return {**bindings, "DATA": task}
 
 

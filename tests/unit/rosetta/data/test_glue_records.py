@@ -229,3 +229,38 @@ def test_wrong_files(
     monkeypatch.chdir(tmp_path)
     with errors.expect_user_error(kind):
         glue_records.find_local_tasks(name, data)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("sst2", "task:glue_sst2_v002"),
+        ("glue_sst2", "task:glue_sst2_v002"),
+        ("super_glue_boolq", "task:super_glue_boolq_v102"),
+        ("BoolQ", "task:super_glue_boolq_v102"),
+        ("super_glue_rte", "task:super_glue_rte_v102"),
+        ("capitals", ""),
+    ],
+)
+def test_the_task_that_a_short_name_means(text: str, name: str) -> None:
+    assert glue_records.suggest_name(text) == name
+
+
+def test_a_folder_has_a_file_for_each_split(tmp_path: Path) -> None:
+    for file in ("CoLA/train.jsonl", "CoLA/dev.jsonl", "SST-2/train.jsonl", "rte.jsonl"):
+        path = tmp_path / file
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{}\n", encoding="utf-8")
+    files = {
+        split: {
+            local.name: local.path.removeprefix(f"{tmp_path}/")
+            for local in glue_records.find_local_tasks(
+                "task:glue_v002_proportional", f"jsonl:{tmp_path}", split
+            )
+        }
+        for split in ("train", "validation")
+    }
+    assert files == {
+        "train": {"cola": "CoLA/train.jsonl", "sst2": "SST-2/train.jsonl", "rte": "rte.jsonl"},
+        "validation": {"cola": "CoLA/dev.jsonl", "rte": "rte.jsonl"},
+    }

@@ -173,6 +173,48 @@ def test_the_folder_of_a_benchmark_is_a_mixture(tmp_path: Path) -> None:
     assert [task.name for task in mixture.tasks] == ["glue_cola", "glue_sst2"]
 
 
+def test_a_task_trains_on_a_file_in_random_order(tmp_path: Path) -> None:
+    sentences = [f"sentence {number}" for number in range(20)]
+    records = [json.dumps({"sentence": text, "label": 0}) for text in sentences]
+    (tmp_path / "train.jsonl").write_text("\n".join(records), encoding="utf-8")
+    task = dataset.task(
+        "task:glue_cola_v002", VOCABULARY, train_files=f"jsonl:{tmp_path}/train.jsonl"
+    )
+    assert list(task.splits) == ["train"]
+
+    def read(*, shuffle: bool, seed: int) -> list[str]:
+        data = task.get_dataset(LENGTHS, "train", shuffle=shuffle, seed=seed)
+        return [row["inputs_pretokenized"].decode() for row in data.as_numpy_iterator()]
+
+    in_order = read(shuffle=False, seed=0)
+    assert in_order == [f"cola sentence: {text}" for text in sentences]
+    shuffled = read(shuffle=True, seed=1)
+    assert shuffled != in_order
+    assert sorted(shuffled) == sorted(in_order)
+    assert shuffled == read(shuffle=True, seed=1) != read(shuffle=True, seed=2)
+
+
+def test_wsc_trains_on_true_records_and_a_mixture_by_size(tmp_path: Path) -> None:
+    true = RECORDS["super_glue_wsc"][0]
+    lines = [json.dumps(true), json.dumps({**true, "label": False})]
+    for split in ("train", "val"):
+        (tmp_path / "WSC").mkdir(exist_ok=True)
+        (tmp_path / "WSC" / f"{split}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    copa = json.dumps(RECORDS["super_glue_copa"][0])
+    (tmp_path / "COPA").mkdir()
+    (tmp_path / "COPA" / "train.jsonl").write_text(f"{copa}\n" * 3, encoding="utf-8")
+    folder = f"jsonl:{tmp_path}"
+    mixture = dataset.task(
+        "task:super_glue_v102_proportional", VOCABULARY, train_files=folder, eval_data=folder
+    )
+    rates = {task.name: mixture.get_rate(task) for task in mixture.tasks}
+    assert rates == {"super_glue_copa": 3.0, "super_glue_wsc": 1.0}
+    wsc = seqio.TaskRegistry.get("super_glue_wsc")
+    assert len(list(wsc.get_dataset(LENGTHS, "train", shuffle=False))) == 1
+    assert len(list(wsc.get_dataset(LENGTHS, "validation", shuffle=False))) == 2
+    assert list(seqio.TaskRegistry.get("super_glue_copa").splits) == ["train"]
+
+
 def test_a_bad_record_is_refused_with_its_place(tmp_path: Path) -> None:
     _write(tmp_path / "a.jsonl", {"sentence": "Go.", "label": 5})
     task = _register("glue_cola_v002", f"jsonl:{tmp_path}/a.jsonl")

@@ -54,6 +54,52 @@ def test_a_task_of_seqio_brings_its_own_data(place: Place) -> None:
     assert not {"EVAL_DATA", "train.infer_eval_dataset_cfg"} & set(bindings)
 
 
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_a_task_of_glue_trains_on_files(place: Place, evaluated: bool) -> None:
+    make_checkpoint_folder(place, "1000")
+    (place.work / "cola.jsonl").write_text('{"sentence": "Go.", "label": 1}\n')
+    settings = {**TASK, "FT_TASK": "task:glue_cola_v002", "DATA": "jsonl:cola.jsonl"}
+    settings |= {"EVAL_DATA": "jsonl:cola.jsonl"} if evaluated else {}
+    ran = place.rosetta("t5x", "finetune", **settings)
+    assert ran.rc == 0, ran.err
+    bindings = read_gin_bindings(ran)
+    assert bindings["DATA"] == '"task:glue_cola_v002"'
+    assert bindings["TRAIN_FILES"] == '"jsonl:cola.jsonl"'
+    if evaluated:
+        assert bindings["EVAL_DATA"] == '"jsonl:cola.jsonl"'
+        assert "train.infer_eval_dataset_cfg" not in bindings
+    else:
+        assert bindings["EVAL_DATA"] == bindings["train.infer_eval_dataset_cfg"] == "None"
+        assert "EVAL_DATA" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "facts"),
+    [
+        ({"FT_TASK": "glue_sst2"}, errors.UNKNOWN, {"remedy": "task:glue_sst2_v002"}),
+        ({"FT_TASK": "task:glue_ax_v002"}, errors.UNKNOWN, {"value": "ax", "remedy": "cola"}),
+        ({"DATA": "csv:cola.csv"}, errors.INVALID, {"where": "DATA=", "value": "csv"}),
+        ({"DATA": "jsonl:no.jsonl"}, errors.MISSING, {"where": "DATA"}),
+        ({"DATA": "jsonl:bad.jsonl"}, errors.INVALID, {"where": "bad.jsonl, line 1"}),
+        ({"EVAL_DATA": "jsonl:bad.jsonl"}, errors.INVALID, {"where": "bad.jsonl, line 1"}),
+        ({"EVAL_DATA": "jsonl:no.jsonl"}, errors.MISSING, {"where": "EVAL_DATA"}),
+        ({"INPUT_PREFIX": "x"}, errors.CONFLICT, {"where": "INPUT_PREFIX=x"}),
+        ({"DATA": "", "EVAL_DATA": "jsonl:cola.jsonl"}, errors.CONFLICT, {"where": "EVAL_DATA="}),
+    ],
+)
+def test_files_that_glue_cannot_train_on_are_one_line(
+    place: Place, settings: dict[str, str], kind: str, facts: dict[str, Any]
+) -> None:
+    make_checkpoint_folder(place, "1000")
+    (place.work / "cola.jsonl").write_text('{"sentence": "Go.", "label": 1}\n')
+    (place.work / "bad.jsonl").write_text('{"sentence": "Go.", "label": 2}\n')
+    good = {**TASK, "FT_TASK": "task:glue_cola_v002", "DATA": "jsonl:cola.jsonl"}
+    ran = place.rosetta("t5x", "finetune", **{**good, **settings})
+    assert (ran.rc, ran.argv) == (2, [])
+    assert len(ran.err.splitlines()) == 1
+    errors.check_error(ran.error, kind, **facts)
+
+
 @pytest.mark.parametrize("program", ["eval", "infer"])
 def test_a_task_of_seqio_is_evaluated_and_answered(place: Place, program: str) -> None:
     make_checkpoint_folder(place, "1000")
