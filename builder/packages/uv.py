@@ -142,10 +142,9 @@ def _run_while_reading(
         cwd=cwd,
         env=dict(variables),
     ) as process:
-        assert process.stderr is not None
         lines = []
         try:
-            for line in process.stderr:
+            for line in process.stderr or ():
                 lines.append(line)
                 read_line(line.strip())
         except BaseException:

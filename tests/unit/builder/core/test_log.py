@@ -100,8 +100,9 @@ def test_a_counted_stage_has_a_bar_or_lines(
         "install: 0.0 s",
         "all: 0.0 s",
     ]
-    monkeypatch.setattr(sys, "stderr", Terminal())
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
     install()
-    shown = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    shown = terminal.getvalue()
     assert f"install [{'':24}] 0/4 packages" in shown
     assert f"install [{'#' * 24}] 4/4 packages\n" in shown

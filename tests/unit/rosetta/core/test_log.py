@@ -160,13 +160,14 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_line_takes_the_place_of_an_open_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", Terminal())
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
     log.show_progress("plan", 1, 3, unit="MB", note="compiling", estimates=False)
     log.info("a line")
     log.info("another")
     log.show_count("3", last=True)
     log.info("below")
-    assert sys.stderr.getvalue() == (  # type: ignore[attr-defined]
+    assert terminal.getvalue() == (
         f"\r\x1b[Kplan [{'#' * 8:<24}] 1/3 MB, compiling\r\x1b[Krosetta: a line\n"
         "rosetta: another\n\r\x1b[K3\nrosetta: below\n"
     )
