@@ -416,12 +416,19 @@ class Supervisor:
                 waits[int(rank)] = float(wait)
         return waits
 
-    def close(self) -> None:
-        """End supervision at the end of the run, and restore the default signal handlers."""
+    def close(self, wait_for_reports: Callable[[], object] | None = None) -> None:
+        """End supervision at the end of the run, and restore the default signal handlers.
+
+        Args:
+          wait_for_reports: waits until the last report is sent, before the run ends in the services
+            that keep it.
+        """
         self.end_steps()
         stop_signals.restore_default_handlers()
         self.watchdog.close()
         self._profiler.close()
+        if wait_for_reports is not None:
+            wait_for_reports()
         for tracked_run in self._tracked_runs:
             tracked_run.close()
 

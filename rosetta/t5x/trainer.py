@@ -222,7 +222,7 @@ class Trainer(trainer.Trainer):
     def close(self) -> None:
         """Wait for the last report, close T5X's trainer, and raise the error of a failed report."""
         if self._health:
-            self._health.close()
+            self._health.close(self._report_executor.shutdown)
         self._report_executor.shutdown()
         super().close()
         self._raise_from_reports()

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -238,6 +239,21 @@ def test_the_error_of_a_report_is_raised_by_the_next_training(failing: Any) -> N
     with pytest.raises(RuntimeError, match="nothing can be said of step 1"):
         failing.train(iter([t5x_fp8_steps.make_batch(1)]), 1, 1)
     failing.close()  # each is raised once
+
+
+def test_the_last_report_is_sent_before_the_run_ends_in_its_services(made: Any) -> None:
+    found = _trainer(made)
+    found._start_health(0)
+    calls: list[str] = []
+
+    def send() -> None:
+        time.sleep(0.3)
+        calls.append("sent")
+
+    found._health._tracked_runs = [types.SimpleNamespace(close=lambda: calls.append("closed"))]
+    found._reports.append(found._report_executor.submit(send))
+    found.close()
+    assert calls == ["sent", "closed"]
 
 
 def test_batches_end_as_any_iterators_do(made: Any) -> None:
