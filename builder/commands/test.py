@@ -73,9 +73,12 @@ INSIDE_TESTS = {
         "tests/unit/rosetta/t5x",
         "tests/upstream/test_convert_t5.py",
         "tests/upstream/test_documentation_blocks.py",
+        "tests/upstream/test_glue_training.py",
         "tests/upstream/test_health.py",
         "tests/upstream/test_launch.py",
+        "tests/upstream/test_partial_training.py",
         "tests/upstream/test_slurm.py",
+        "tests/upstream/test_slurm_files.py",
         "tests/upstream/test_t5x_scripts.py",
     ),
     "env:build/quickstart/pax": (
