@@ -47,6 +47,10 @@ Every level shows the error line of a failure, and every level hides secrets. `d
 - which entries of the builder's cache are used or made, with their keys
 - the traceback of an unexpected error
 
+On a terminal, a bar shows work whose length is known, with the time left where it can be estimated:
+reading, converting, generating, evaluating, searching a plan and installing packages. Elsewhere, a
+line comes each 30 s or at each part.
+
 `--log-level` sets `ROSETTA_LOG_LEVEL` for the processes that a command starts: a trainer, a
 container, or a job of `rosetta submit`. The scripts read this variable. T5X and Paxml also write
 log lines of their own, through the library absl. They follow the level only if `--log-level` or
