@@ -1,15 +1,18 @@
 """Compare how fast rosetta, SeqIO and Grain prepare the same rows, in one run.
 
-    PYTHONPATH=. PYTHON bench/input_peers.py [--megabytes 24] [--rounds 6] [--json]
+    PYTHONPATH=. PYTHON bench/input_peers.py [--megabytes 24] [--rounds 6] [--folder DIR] [--json]
 
 PYTHON is the Python of a baked environment for T5X. Grain is not part of it; without Grain, its
-lines are left out. Each source makes rows of span corruption with 512 inputs and 128 targets, in
-batches of 256, from the same text and with the same vocabulary of 32,000 ids.
+lines are left out. Each source makes rows with 512 inputs and 128 targets, in batches of 256, from
+the same text and with the same vocabulary of 32,000 ids. Rows of text and of tokens are those of
+span corruption, and rows of records are pairs of inputs and targets. With --folder, the sources are
+kept in a folder, and the next run with the same folder reads them again.
 
 Each pipeline has a process of its own. The processes take turns, several times, so all of them meet
 the same load of the machine. A rate is the number of sequences divided by the processor time of the
 process, with all its threads. The work that a pipeline does ahead while others have their turn
-counts, too. Ratios are those of rates.
+counts, too. A stream reads a block of text at a time, so its turns are long enough for a block.
+Ratios are those of rates.
 
 The last line is the rate at which SentencePiece alone makes ids of the text, in one thread.
 """
@@ -17,6 +20,7 @@ The last line is the rate at which SentencePiece alone makes ids of the text, in
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -58,10 +62,15 @@ if TYPE_CHECKING:
 INPUTS, TARGETS, BATCH = 512, 128, 256
 WINDOW = objectives.find_window_length(INPUTS, 0.15, 3.0)
 BATCHES_PER_TURN = 2
+STREAM_BATCHES_PER_TURN = 32  # hold the rows of a block of streaming.BLOCK_CHARACTERS characters
 WARM_TURNS = 2
-RAW = ("text", "jsonl", "csv", "tsv", "zst", "parquet", "saved", "arrayrecord", "tfrecord")
+STORES = ("csv", "tsv", "gz", "zst", "parquet", "saved", "arrayrecord")
+RAW = ("text", "jsonl", "tfrecord", *STORES, "folder")
 STORED = ("cache", "megatron")
+RECORDS = "records"
 MODEL = "bench.model"
+# The characters of a record's inputs and of its targets, which nearly fill a row.
+INPUT_CHARACTERS, TARGET_CHARACTERS = 1_500, 350
 
 
 def write_sources(folder: Path, documents: list[str]) -> dict[str, str]:
@@ -77,6 +86,9 @@ def write_sources(folder: Path, documents: list[str]) -> dict[str, str]:
     array_records = folder / "arrayrecord" / "a.array_record"  # Grain asks for groups of one
     sources["arrayrecord"] = data_sources.write_array_records(array_records, records, group_size=1)
     sources["tfrecord"] = data_sources.write_tfrecords(folder / "a.tfrecord", records)
+    sources["folder"] = f"hf:{folder / 'parquet'}"
+    pairs = cut_pairs(" ".join(record["text"] for record in records))
+    sources[RECORDS] = data_sources.write_tsv(folder / "pairs.tsv", pairs)
     vocabulary_training.train_vocabulary(
         data_spec.parse_parts(sources["text"]), str(folder / MODEL), size=32_000
     )
@@ -93,6 +105,23 @@ def write_sources(folder: Path, documents: list[str]) -> dict[str, str]:
     sources["megatron"] = data_sources.write_megatron(folder / "megatron", ids)
     write_windows(folder)
     return sources
+
+
+def cut_pairs(text: str) -> list[dict[str, str]]:
+    """Return the records of a task that a text is cut into."""
+    starts = range(0, len(text), INPUT_CHARACTERS + TARGET_CHARACTERS)
+    parts = [text[start : start + INPUT_CHARACTERS + TARGET_CHARACTERS] for start in starts]
+    return [
+        {"inputs": part[:INPUT_CHARACTERS], "targets": part[INPUT_CHARACTERS:]}
+        for part in parts
+        if len(part) > INPUT_CHARACTERS
+    ]
+
+
+def read_pairs(folder: Path) -> list[dict[str, str]]:
+    """Return the records of the task."""
+    lines = (folder / "pairs.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    return [dict(zip(("inputs", "targets"), line.split("\t"), strict=True)) for line in lines]
 
 
 def load_vocabulary(folder: Path) -> vocabularies.Vocabulary:
@@ -113,11 +142,11 @@ def write_windows(folder: Path) -> None:
             writer.write(example.SerializeToString())
 
 
-def read_with_rosetta(folder: Path, data: str) -> Iterator[Any]:
+def read_with_rosetta(folder: Path, data: str, objective: str = "span_corruption") -> Iterator[Any]:
     """Yield the batches of a source of rosetta."""
     vocabulary = load_vocabulary(folder)
     recipe = data_recipe.Recipe(
-        data, "span_corruption", vocabulary.name, vocabulary.extra_ids, INPUTS, TARGETS
+        data, objective, vocabulary.name, vocabulary.extra_ids, INPUTS, TARGETS
     )
     batches = pipeline.Batches(recipe, BATCH)
     step = 0
@@ -131,7 +160,8 @@ def read_with_seqio(folder: Path, form: str) -> Iterator[Any]:
 
     Args:
         folder: The folder of the benchmark.
-        form: "text" for lines of text, "tfrecord" for records of text, or "tokens".
+        form: "text" for lines of text, "tfrecord" for records of text, "tokens", or "records" of a
+            task.
     """
     import seqio
     import tensorflow as tf
@@ -162,6 +192,9 @@ def read_with_seqio(folder: Path, form: str) -> Iterator[Any]:
             seqio.preprocessors.rekey, key_map={"inputs": None, "targets": "text"}
         )
         steps = [rename, *steps]
+    elif form == RECORDS:
+        source = seqio.TextLineDataSource({"train": str(folder / "pairs.tsv")}, skip_header_lines=1)
+        steps = [split_line, seqio.preprocessors.tokenize]
     else:
         source = seqio.TFExampleDataSource(
             {"train": str(folder / "windows.tfrecord")},
@@ -183,6 +216,17 @@ def read_with_seqio(folder: Path, form: str) -> Iterator[Any]:
 def name_line(dataset: Any) -> Any:
     """Return a data set of lines as one of examples without inputs."""
     return dataset.map(lambda line: {"inputs": "", "targets": line})
+
+
+def split_line(dataset: Any) -> Any:
+    """Return a data set of lines with a tab as one of inputs and targets."""
+    import tensorflow as tf
+
+    def split(line: Any) -> dict[str, Any]:
+        fields = tf.strings.split(line, "\t")
+        return {"inputs": fields[0], "targets": fields[1]}
+
+    return dataset.map(split)
 
 
 def cast_tokens(dataset: Any) -> Any:
@@ -225,7 +269,8 @@ def read_with_grain(folder: Path, form: str) -> Iterator[Any]:
     Args:
         folder: The folder of the benchmark.
         form: "arrayrecord" or "parquet" for text; "rows" for tokens, of which each row is corrupted
-            by itself, and "batches" for tokens that are corrupted a batch at a time.
+            by itself, and "batches" for tokens that are corrupted a batch at a time; "records" of a
+            task.
     """
     grain = importlib.import_module("grain")
     # One thread and a short buffer cost the least processor time.
@@ -250,6 +295,11 @@ def read_with_grain(folder: Path, form: str) -> Iterator[Any]:
         batches = windows.batch(BATCH).map(lambda tokens: corrupt(tokens, numbers, vocabulary))
         yield from batches.to_iter_dataset(one_thread)
         return
+    if form == RECORDS:
+        records = grain.MapDataset.source(read_pairs(folder)).shuffle(seed=0).repeat()
+        rows = records.map(lambda record: encode_pair(record, vocabulary))
+        yield from rows.batch(BATCH).to_iter_dataset(one_thread)
+        return
     if form == "arrayrecord":
         path = str(folder / "arrayrecord" / "a.array_record")
         records = grain.MapDataset.source(grain.sources.ArrayRecordDataSource([path]))
@@ -267,6 +317,16 @@ def read_with_grain(folder: Path, form: str) -> Iterator[Any]:
     rows = split.map(corrupt_row).batch(BATCH)
     while True:
         yield from rows
+
+
+def encode_pair(record: dict[str, str], vocabulary: vocabularies.Vocabulary) -> dict[str, Array]:
+    """Return the row of a record of the task."""
+    row: dict[str, Array] = {}
+    for name, length in (("inputs", INPUTS), ("targets", TARGETS)):
+        ids = vocabulary.encode([record[name]])[0][: length - 1]
+        row[name] = np.zeros(length, np.int32)
+        row[name][: len(ids) + 1] = [*ids, vocabularies.EOS]
+    return row
 
 
 def encode_with_sentencepiece(folder: Path) -> Iterator[Any]:
@@ -289,10 +349,13 @@ def list_pipelines(folder: Path, sources: dict[str, str]) -> dict[str, Callable[
         f"rosetta {name}": functools.partial(read_with_rosetta, folder, sources[name])
         for name in (*RAW, *STORED)
     }
-    for form in ("text", "tfrecord", "tokens"):
+    pipelines[f"rosetta {RECORDS}"] = functools.partial(
+        read_with_rosetta, folder, sources[RECORDS], "text_to_text"
+    )
+    for form in ("text", "tfrecord", "tokens", RECORDS):
         pipelines[f"seqio {form}"] = functools.partial(read_with_seqio, folder, form)
     if importlib.util.find_spec("grain"):
-        for form in ("arrayrecord", "parquet", "rows", "batches"):
+        for form in ("arrayrecord", "parquet", "rows", "batches", RECORDS):
             pipelines[f"grain {form}"] = functools.partial(read_with_grain, folder, form)
     pipelines["SentencePiece alone"] = functools.partial(encode_with_sentencepiece, folder)
     return pipelines
@@ -329,7 +392,7 @@ def measure(folder: Path, sources: dict[str, str], rounds: int) -> dict[str, flo
     for turn in range(WARM_TURNS + rounds):
         print(f"turn {turn + 1} of {WARM_TURNS + rounds}", file=sys.stderr)
         for name, connection in connections.items():
-            connection.send(BATCHES_PER_TURN)
+            connection.send(count_batches(name))
             seconds[name].append(connection.recv())
     for connection in connections.values():
         connection.send(None)
@@ -337,18 +400,37 @@ def measure(folder: Path, sources: dict[str, str], rounds: int) -> dict[str, flo
     for name, times in seconds.items():
         # In the first turns, pipelines fill the buffers of what they read ahead.
         turns = [later - earlier for earlier, later in itertools.pairwise(times[WARM_TURNS:])]
-        rates[name] = BATCH * BATCHES_PER_TURN / statistics.median(turns)
+        rates[name] = BATCH * count_batches(name) / statistics.median(turns)
     return rates
+
+
+def count_batches(name: str) -> int:
+    """Return how many batches a pipeline makes in a turn."""
+    return STREAM_BATCHES_PER_TURN if name == "rosetta folder" else BATCHES_PER_TURN
 
 
 def format_table(rates: dict[str, float]) -> str:
     """Return the rates and ratios as the rows of a Markdown table."""
-    lines = ["| pipeline | sequences/s a core | of seqio | of grain |", "|---|---|---|---|"]
+    alone = "SentencePiece alone"
+    lines = [
+        "| pipeline | sequences/s a core | times SeqIO | times Grain | of SentencePiece |",
+        "|---|---|---|---|---|",
+    ]
     for name, rate in rates.items():
-        is_stored = name.split()[-1] in (*STORED, "tokens", "rows", "batches")
-        peers = ("seqio tokens", "grain rows") if is_stored else ("seqio text", "grain arrayrecord")
+        if not name.startswith("rosetta "):
+            lines.append(f"| {name} | {rate:,.0f} | | | |")
+            continue
+        form = name.removeprefix("rosetta ")
+        share = ""
+        if form in STORED:
+            peers = ["seqio tokens", "grain rows"]
+        elif form == RECORDS:
+            peers = [f"seqio {RECORDS}", f"grain {RECORDS}"]
+        else:
+            peers = ["seqio text", "grain arrayrecord"]
+            share = f"{rate / rates[alone]:.0%}"
         ratios = [f"{rate / rates[peer]:.1f}" if peer in rates else "" for peer in peers]
-        lines.append(f"| {name} | {rate:,.0f} | {' | '.join(ratios)} |")
+        lines.append(f"| {name} | {rate:,.0f} | {' | '.join([*ratios, share])} |")
     return "\n".join(lines)
 
 
@@ -359,14 +441,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--megabytes", type=int, default=24, help="text to read, in MiB")
     parser.add_argument("--rounds", type=int, default=6, help="turns of each pipeline that count")
+    parser.add_argument("--folder", help="where to keep the sources (default: they are removed)")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    documents = input_bench.read_default_text(args.megabytes << 20)
-    with tempfile.TemporaryDirectory() as name:
+    with contextlib.ExitStack() as stack:
+        name = args.folder or stack.enter_context(tempfile.TemporaryDirectory())
         os.environ["ROSETTA_HOME"] = f"{name}/home"
-        folder = Path(name)
-        sources = write_sources(folder, documents)
-        rates = measure(folder, sources, args.rounds)
+        kept = Path(name, "sources.json")
+        if not kept.exists():
+            Path(name).mkdir(parents=True, exist_ok=True)
+            documents = input_bench.read_default_text(args.megabytes << 20)
+            kept.write_text(json.dumps(write_sources(Path(name), documents)))
+        rates = measure(Path(name), json.loads(kept.read_text()), args.rounds)
     print(json.dumps(rates, indent=2) if args.json else format_table(rates))
 
 
