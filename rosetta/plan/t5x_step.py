@@ -164,7 +164,8 @@ def _find_results_file() -> str:
 def make_batch_shapes(model: Any, batch_size: int, lengths: Mapping[str, int]) -> dict[str, Any]:
     """Return the shape and type of each feature of a batch, as `rosetta.data` makes it.
 
-    A decoder-only model has inputs and targets in one sequence.
+    A decoder-only model has inputs and targets in one sequence. The targets of an encoder are as
+    long as its inputs, for hidden tokens, or are a label.
 
     Args:
         model: The T5X model.
@@ -173,15 +174,11 @@ def make_batch_shapes(model: Any, batch_size: int, lengths: Mapping[str, int]) -
     """
     import jax
     import jax.numpy as jnp
-    from t5x import models
 
     from rosetta.data import seqio_features
+    from rosetta.t5x import dataset
 
-    kind = (
-        seqio_features.DECODER
-        if isinstance(model, models.DecoderOnlyModel)
-        else seqio_features.ENCODER_DECODER
-    )
+    kind = dataset.find_feature_kind(model.FEATURE_CONVERTER_CLS)
     feature_lengths = seqio_features.compute_feature_lengths(kind, **lengths, pack=False)
     return {
         name: jax.ShapeDtypeStruct((batch_size, length), jnp.int32)

@@ -266,8 +266,12 @@ def task(
     return seqio.TaskRegistry.get(name)
 
 
-def _find_feature_kind(converter: Any) -> str:
-    """Return the kind of features that a feature converter of SeqIO makes."""
+def find_feature_kind(converter: Any) -> str:
+    """Return the kind of features that a feature converter of SeqIO makes.
+
+    Raises:
+      UserError: the converter is not supported.
+    """
     cls = getattr(converter, "func", converter)
     if issubclass(cls, encoder_features.LabelFeatureConverter):
         return seqio_features.ENCODER
@@ -347,7 +351,7 @@ def get_dataset(
         cfg.batch_size,
         shard=shard_id,
         shards=num_shards,
-        kind=_find_feature_kind(feature_converter_cls),
+        kind=find_feature_kind(feature_converter_cls),
     )
     _train_iterator = TrainIterator(batches, workers)
     return _train_iterator
