@@ -3,56 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import folder_fingerprint, log, option_types
+from rosetta.commands import convert_options
+from rosetta.core import folder_fingerprint, log
 from rosetta.core.errors import CONFLICT, UserError
 from rosetta.core.printable_text import escape
 
 if TYPE_CHECKING:
     import argparse
-
-LAYOUTS = ("hf", "t5x")
+    from pathlib import Path
 
 
 def add_parser(models: Any) -> None:
     """Add the parser of the model to those of `rosetta convert`."""
-    bert = models.add_parser(
-        "bert",
-        help="convert BERT between T5X and Hugging Face",
-        description=(
-            "Every tensor is read back and compared after it was written. A conversion that was "
-            "killed continues when it is started again."
-        ),
-    )
-    bert.add_argument(
-        "source",
-        type=Path,
-        metavar="SOURCE",
-        help=(
-            "a checkpoint_N of T5X, a folder of them, of which the newest is converted, or a model "
-            "folder of Hugging Face"
-        ),
-    )
-    bert.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
-    bert.add_argument(
-        "--to", choices=LAYOUTS, help="the layout to make (default: the one that SOURCE is not)"
-    )
-    bert.add_argument(
-        "--vocab-size",
-        type=option_types.parse_count,
-        metavar="ROWS",
-        help=(
-            "the rows of the embedding in OUT (default: hf: without the rows that an import "
-            "added; t5x: rounded up to a multiple of 128)"
-        ),
-    )
-    bert.add_argument(
-        "--step",
-        type=option_types.make_whole_number_type(0),
-        help="for t5x: the step of the checkpoint (default: 0)",
-    )
+    convert_options.add_model_parser(models, "bert", "convert BERT between T5X and Hugging Face")
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -60,21 +25,18 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.convert import bert_documents, bert_tensors, output_folder, t5_conversion
     from rosetta.convert.dtype_conversion import DTYPES
 
-    layout = "hf" if (args.source / "config.json").exists() else "t5x"
-    target = args.to or next(name for name in LAYOUTS if name != layout)
+    layout, target = convert_options.choose_layouts(args)
     if target == layout:
         raise UserError(
             "the source is in this layout already",
             "--to",
-            f"give {next(name for name in LAYOUTS if name != layout)}",
+            f"give {next(name for name in convert_options.LAYOUTS if name != layout)}",
             kind=CONFLICT,
         )
-    if args.step is not None and target != "t5x":
-        raise UserError("works only with --to t5x", "--step", "leave it out", kind=CONFLICT)
     output_folder.check_outside(args.out, args.source)
     model = _open_model(args.source, layout)
     architecture = dataclasses.replace(
-        model.architecture, vocab_size=args.vocab_size or _choose_row_count(model, target)
+        model.architecture, vocab_size=convert_options.choose_row_count(args, model, target)
     )
     dtype_name = model.dtype.name if target == "hf" else "float32"
     key = {
@@ -118,14 +80,3 @@ def _open_model(source: Path, layout: str) -> Any:
     from rosetta.convert import bert_models
 
     return bert_models.HuggingFaceBert(source) if layout == "hf" else bert_models.T5XBert(source)
-
-
-def _choose_row_count(model: Any, target: str) -> int:
-    """Return the number of rows that the embedding gets in OUT."""
-    from rosetta.data import vocabularies
-
-    own_rows: int = model.architecture.vocab_size
-    if target == "hf":
-        unpadded = model.record.unpadded_vocab_size if model.record else None
-        return min(own_rows, unpadded or own_rows)
-    return vocabularies.round_up_vocab_size(own_rows)

@@ -4,67 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rosetta.commands import convert_options
 from rosetta.core import folder_fingerprint, log, option_types
-from rosetta.core.errors import CONFLICT, DIFFERS, TOO_BIG, UserError
+from rosetta.core.errors import CONFLICT, DIFFERS, UserError
 from rosetta.core.printable_text import escape
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
     from rosetta.convert.output_folder import PartFolder
     from rosetta.convert.t5_config import Architecture
 
-LAYOUTS = ("hf", "t5x")
 _DTYPES = {"hf": ("float32", "bfloat16", "float16"), "t5x": ("float32", "bfloat16")}
-
-
-_parse_whole_number = option_types.make_whole_number_type(0)
 
 
 def add_parser(models: Any) -> None:
     """Add the parser of the model to those of `rosetta convert`."""
-    t5 = models.add_parser(
-        "t5",
-        help="convert T5, mT5, byT5, umT5, Flan-T5 and UL2 between T5X and Hugging Face",
-        description=(
-            "Every tensor is read back and compared after it was written. A conversion that was "
-            "killed continues when it is started again."
-        ),
+    t5 = convert_options.add_model_parser(
+        models, "t5", "convert T5, mT5, byT5, umT5, Flan-T5 and UL2 between T5X and Hugging Face"
     )
-    t5.add_argument(
-        "source",
-        type=Path,
-        metavar="SOURCE",
-        help=(
-            "a checkpoint_N of T5X, a folder of them, of which the newest is converted, or a model "
-            "folder of Hugging Face"
-        ),
-    )
-    t5.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
     t5.add_argument(
         "--encoder-only",
         action="store_true",
         help="leave out the decoder: make a T5EncoderModel, or one for T5_FAMILY=t5_encoder",
     )
     t5.add_argument(
-        "--to", choices=LAYOUTS, help="the layout to make (default: the one that SOURCE is not)"
-    )
-    t5.add_argument(
         "--dtype",
         choices=_DTYPES["hf"],
         help="the type of the numbers (default: hf: that of SOURCE; t5x: float32)",
-    )
-    t5.add_argument(
-        "--vocab-size",
-        type=option_types.parse_count,
-        metavar="ROWS",
-        help=(
-            "the rows of the embedding in OUT (default: hf: without the rows that an import "
-            "added; t5x: rounded up to a multiple of 128)"
-        ),
     )
     t5.add_argument(
         "--activations",
@@ -75,18 +45,13 @@ def add_parser(models: Any) -> None:
         ),
     )
     t5.add_argument(
-        "--step",
-        type=_parse_whole_number,
-        help="for t5x: the step of the checkpoint (default: 0)",
-    )
-    t5.add_argument(
         "--vocab",
         metavar="FILE|byte",
         help="for hf: the vocabulary of the model, to write its tokenizer",
     )
     t5.add_argument(
         "--extra-ids",
-        type=_parse_whole_number,
+        type=option_types.make_whole_number_type(0),
         metavar="N",
         help="for hf: the sentinels that were added to the vocabulary",
     )
@@ -97,12 +62,11 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.convert import output_folder, t5_conversion, t5_documents, t5_tensors
     from rosetta.convert.dtype_conversion import DTYPES
 
-    layout = _detect_layout(args.source)
-    target = args.to or next(name for name in LAYOUTS if name != layout)
+    layout, target = convert_options.choose_layouts(args)
     _check_options(args, layout, target)
     model = _open_model(args, layout, target)
     architecture = dataclasses.replace(
-        model.architecture, vocab_size=_choose_row_count(args, model, target)
+        model.architecture, vocab_size=convert_options.choose_row_count(args, model, target)
     )
     dtype_name = args.dtype or (model.dtype.name if target == "hf" else "float32")
     vocabulary = _load_vocabulary(args, model, architecture)
@@ -155,24 +119,6 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     return result, "\n".join(lines)
 
 
-def _detect_layout(source: Path) -> str:
-    """Return the layout of a source.
-
-    Raises:
-      UserError: The folder has a model of Hugging Face and checkpoints of T5X.
-    """
-    if not (source / "config.json").exists():
-        return "t5x"
-    if any(source.glob("checkpoint_*")):
-        raise UserError(
-            "has a model of Hugging Face (config.json) and checkpoints of T5X",
-            str(source),
-            "name the checkpoint_N, or move the other model away",
-            kind=CONFLICT,
-        )
-    return "hf"
-
-
 def _check_options(args: argparse.Namespace, layout: str, target: str) -> None:
     """Refuse options that do not go together.
 
@@ -186,12 +132,7 @@ def _check_options(args: argparse.Namespace, layout: str, target: str) -> None:
     """
     from rosetta.convert import output_folder
 
-    for option, value, needed in (
-        ("--step", args.step, "t5x"),
-        ("--vocab", args.vocab, "hf"),
-    ):
-        if value is not None and target != needed:
-            raise UserError(f"works only with --to {needed}", option, "leave it out", kind=CONFLICT)
+    convert_options.check_needs_layout("--vocab", args.vocab, "hf", target)
     if args.activations and layout != "t5x":
         raise UserError(
             "works only for a checkpoint of T5X; config.json has the activations",
@@ -240,32 +181,6 @@ def _open_model(args: argparse.Namespace, layout: str, target: str) -> Any:
             kind=CONFLICT,
         )
     return model
-
-
-def _choose_row_count(args: argparse.Namespace, model: Any, target: str) -> int:
-    """Return the number of rows that the embedding gets in OUT.
-
-    Raises:
-      UserError: --vocab-size is so large that it must be a mistake.
-    """
-    from rosetta.data import vocabularies
-
-    own_rows: int = model.architecture.vocab_size
-    if args.vocab_size is not None:
-        rows: int = args.vocab_size
-        if rows > 2 * vocabularies.round_up_vocab_size(own_rows):
-            raise UserError(
-                f"is {rows}, and the model has {own_rows} rows",
-                "--vocab-size",
-                "give the number of ids that the model was trained with, or leave it out",
-                kind=TOO_BIG,
-                value=rows,
-            )
-        return rows
-    if target == "hf":
-        unpadded = model.record.unpadded_vocab_size if model.record else None
-        return min(own_rows, unpadded or own_rows)
-    return vocabularies.round_up_vocab_size(own_rows)
 
 
 def _load_vocabulary(args: argparse.Namespace, model: Any, architecture: Architecture) -> Any:
