@@ -6,16 +6,19 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
-from rosetta.convert import bert_config, json_documents
+from rosetta.convert import bert_config
 from rosetta.core.errors import MISSING, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_path
-from rosetta.launch.t5_experiments.model import Network, choose_size
+from rosetta.launch.t5_experiments import model
 from rosetta.t5x.run import sparse_attention
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rosetta.launch.t5_experiments.model import Network
+
 FAMILY = "bert"
+_SIZES = ("tiny", "small", "base", "large")
 _MODEL_CLASSES = (
     "transformers:BertForPreTraining",
     "transformers:BertForMaskedLM",
@@ -40,14 +43,7 @@ def check_model_class(name: str) -> None:
     Raises:
         UserError: The class is not a BERT of transformers or of t5-experiments.
     """
-    if name not in _MODEL_CLASSES:
-        raise UserError(
-            f"{name!r} is a class of PyTorch, and T5X does not run it",
-            "--model_cls",
-            f"give one of: {', '.join(_MODEL_CLASSES)}",
-            kind=UNSUPPORTED,
-            value=name,
-        )
+    model.check_model_class(name, _MODEL_CLASSES, remedy="")
 
 
 def describe_data(option: str, text: str) -> str:
@@ -94,11 +90,7 @@ def read_network(file: Path, where: str) -> Network:
     Raises:
         UserError: The file does not describe a BERT that T5X can train.
     """
-    if not file.is_file():
-        raise UserError(
-            "the file does not exist", f"{where} {file}", "check the path", kind=MISSING
-        )
-    document = json_documents.read_document(file)
+    document = model.read_model_document(file, where)
     sparse_class = document.get("sparse_config_cls") or _SPARSE_CLASS
     if sparse_class.rpartition(":")[2] != _SPARSE_CLASS:
         raise UserError(
@@ -119,15 +111,8 @@ def read_network(file: Path, where: str) -> Network:
     if document.get("sparse_attention"):
         values["sparse_attention"] = document["sparse_attention"]
         sparse_attention.parse_sparse_attention(values["sparse_attention"])
-    lines = (
-        "from rosetta.t5x import network",
-        "network.T5Config:",
-        *(f"  {name} = {value!r}" for name, value in values.items()),
-    )
-    description = f"network.T5Config: {values['num_encoder_layers']} layers, {values['emb_dim']} "
-    size = choose_size(architecture.emb_dim, ("tiny", "small", "base", "large"))
     dropout_rate = dataclasses.asdict(architecture)["dropout_rate"]
-    return Network(size, lines, dropout_rate, f"{description}features")
+    return model.describe_network(values, _SIZES, dropout_rate, values["num_encoder_layers"])
 
 
 def _choose_norm_order(own: dict[str, Any], where: str) -> str:

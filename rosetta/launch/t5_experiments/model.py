@@ -45,6 +45,7 @@ _OWN_FIELDS = {
     "sparse_config_cls": "sparse attention",
     "sparse_attention": "sparse attention",
 }
+_OTHER_CLASSES = "; or write the network in flax, and name it in gin"
 _PLAIN_LAYER = "modeling_t5:T5Attention"
 # Size -> the width of its model, which is the widest for which its preset is taken.
 _WIDTHS = {"tiny": 64, "small": 512, "base": 768, "large": 1024, "xl": 2048}
@@ -67,21 +68,40 @@ class Network:
     description: str
 
 
-def check_model_class(name: str) -> None:
-    """Check that --model_cls names a T5.
+def check_model_class(
+    name: str, classes: Sequence[str] = _MODEL_CLASSES, *, remedy: str = _OTHER_CLASSES
+) -> None:
+    """Check that --model_cls names a network that is here.
+
+    Args:
+        name: The class.
+        classes: The classes of transformers and of t5-experiments whose network is here.
+        remedy: What else to do, for the error.
 
     Raises:
-        UserError: The class is not a T5 of transformers or of t5-experiments.
+        UserError: The class is another one.
     """
-    if name not in _MODEL_CLASSES:
+    if name not in classes:
         raise UserError(
             f"{name!r} is a class of PyTorch, and T5X does not run it",
             "--model_cls",
-            f"give one of: {', '.join(_MODEL_CLASSES)}; or write the network in flax, and name it "
-            "in gin",
+            f"give one of: {', '.join(classes)}{remedy}",
             kind=UNSUPPORTED,
             value=name,
         )
+
+
+def read_model_document(file: Path, where: str) -> dict[str, Any]:
+    """Return the fields of a config.json.
+
+    Raises:
+        UserError: The file does not exist, or is not a JSON object.
+    """
+    if not file.is_file():
+        raise UserError(
+            "the file does not exist", f"{where} {file}", "check the path", kind=MISSING
+        )
+    return json_documents.read_document(file)
 
 
 def choose_network(values: dict[str, Any]) -> Network:
@@ -119,11 +139,7 @@ def read_network(file: Path, where: str) -> Network:
     Raises:
         UserError: The file does not describe a T5 that T5X can train.
     """
-    if not file.is_file():
-        raise UserError(
-            "the file does not exist", f"{where} {file}", "check the path", kind=MISSING
-        )
-    document = json_documents.read_document(file)
+    document = read_model_document(file, where)
     fields: dict[str, Any] = {}
     for name, value in document.items():
         if name in _OWN_FIELDS and value != _PLAIN_LAYER and value is not None:
@@ -167,15 +183,29 @@ def make_network(architecture: Architecture) -> Network:
     """Return the network of an architecture."""
     values = dataclasses.asdict(architecture)
     dropout_rate = values.pop("dropout_rate")
-    width = architecture.emb_dim
-    size = choose_size(width, (*_WIDTHS, "xxl"))
+    layers = f"{architecture.num_encoder_layers} + {architecture.num_decoder_layers}"
+    return describe_network(values, (*_WIDTHS, "xxl"), dropout_rate, layers)
+
+
+def describe_network(
+    values: Mapping[str, Any], sizes: Sequence[str], dropout_rate: float, layers: object
+) -> Network:
+    """Return the network of fields of T5Config.
+
+    Args:
+        values: The fields.
+        sizes: The sizes of its family.
+        dropout_rate: The dropout in training.
+        layers: The number of its layers, to show.
+    """
+    width = values["emb_dim"]
     lines = (
         "from rosetta.t5x import network",
         "network.T5Config:",
         *(f"  {name} = {value!r}" for name, value in values.items()),
     )
-    layers = f"{architecture.num_encoder_layers} + {architecture.num_decoder_layers} layers"
-    return Network(size, lines, dropout_rate, f"network.T5Config: {layers}, {width} features")
+    description = f"network.T5Config: {layers} layers, {width} features"
+    return Network(choose_size(width, sizes), lines, dropout_rate, description)
 
 
 def choose_size(width: int, sizes: Sequence[str]) -> str:
