@@ -7,11 +7,6 @@ cores: each run starts TensorFlow and compiles.
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +16,7 @@ t5x = pytest.importorskip("t5x", reason="NOT TESTED: needs a baked environment o
 
 from rosetta.convert import t5x_checkpoint
 from rosetta.core import run_folders
+from tests.support.baked_runs import kill_when, read_reports, run, start
 
 pytestmark = [pytest.mark.upstream, pytest.mark.long]
 
@@ -39,51 +35,9 @@ FINETUNING = (
 LARGEST = "KEEP_BEST=loss:max"
 
 
-def start(folder: Path, *words: object) -> subprocess.Popen[str]:
-    """Start a command of rosetta in a folder."""
-    variables = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(folder),
-        "JAX_PLATFORMS": "cpu",
-        "ROSETTA_DOCTOR": "0",
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-    }
-    return subprocess.Popen(
-        [sys.executable, "-m", "rosetta", *map(str, words)],
-        env=variables,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def run(folder: Path, *words: object, status: int = 0) -> str:
-    """Run a command of rosetta in a folder; return its output."""
-    process = start(folder, *words)
-    shown, _ = process.communicate(timeout=1800)
-    assert process.returncode == status, shown[-4000:]
-    return shown
-
-
-def read_reports(folder: Path) -> list[dict[str, Any]]:
-    file = folder / "progress.jsonl"
-    lines = file.read_text().splitlines() if file.exists() else []
-    return [json.loads(line) for line in lines]
-
-
-def kill_after_evaluation(process: subprocess.Popen[str], folder: Path, step: int) -> None:
-    """Kill a run without warning when it has evaluated a step."""
-    limit = time.monotonic() + 1200
-    while not [
-        report for report in read_reports(folder) if "best" in report and report["step"] >= step
-    ]:
-        assert process.poll() is None, process.communicate()[0][-4000:]
-        assert time.monotonic() < limit
-        time.sleep(0.2)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+def has_evaluated(folder: Path, step: int) -> bool:
+    """Return whether a run has evaluated a step."""
+    return any("best" in report and report["step"] >= step for report in read_reports(folder))
 
 
 def read_arrays(checkpoint: Path) -> dict[str, Any]:
@@ -105,7 +59,7 @@ def test_adapters_are_trained_kept_and_merged(tmp_path: Path) -> None:
     tuned = tmp_path / "tuned"
     assert run_folders.list_checkpoint_steps(str(tuned)) == []  # refused before training
 
-    kill_after_evaluation(start(tmp_path, *FINETUNING, LARGEST), tuned, BEST)
+    kill_when(start(tmp_path, *FINETUNING, LARGEST), lambda: has_evaluated(tuned, BEST))
     shown = run(tmp_path, *FINETUNING, LARGEST)
     assert f"best: step {BEST}" in shown
     # After the kill, the best step and the evaluations since then were still known.
