@@ -274,6 +274,25 @@ class Distribution(_Model):
     )
 
 
+class AddedProject(_Model):
+    """A project built on a distribution: `build.py --distribution NAME --with PROJECT` adds it.
+
+    A project has the name of its source. `build.py test --projects` imports its modules and trains
+    it.
+    """
+
+    distribution: Name = Field(description="The distribution that the project is added to.")
+    needs: tuple[Name, ...] = Field(
+        (),
+        description="The other projects that this one imports. They are added too.",
+        strict=False,
+    )
+
+    def lock(self, name: str) -> str:
+        """Return the path of the lock of the packages that the project adds."""
+        return f"locks/projects/{name}.txt"
+
+
 class Override(_Model):
     """A departure from what the packages require. An override has either `drop` or `pin`."""
 
@@ -434,6 +453,9 @@ class Manifest(_Model):
     sources: dict[Name, Source] = Field(description="The upstream projects.")
     lines: dict[Name, Line] = Field(description="The sets of packages.")
     distributions: dict[Name, Distribution] = Field(description="What can be built.")
+    projects: dict[Name, AddedProject] = Field(
+        {}, description="The projects that can be added to a distribution."
+    )
     overrides: tuple[Override, ...] = Field(
         (), description="Departures from what the packages require.", strict=False
     )
@@ -528,6 +550,42 @@ class Manifest(_Model):
                 value=name,
             ) from None
 
+    def projects_of(self, distribution: str) -> list[str]:
+        """Return the names of all projects of a distribution, each after those that it needs."""
+        names = [
+            name for name, entry in self.projects.items() if entry.distribution == distribution
+        ]
+        return self.choose_projects(distribution, names)
+
+    def choose_projects(self, distribution: str, names: Iterable[str]) -> list[str]:
+        """Return projects and those that they need, each once and after those that it needs.
+
+        Args:
+            distribution: The distribution that the projects are added to.
+            names: The names that the user gave.
+
+        Raises:
+            UserError: The manifest does not list a project, or lists it for another distribution.
+        """
+        chosen: list[str] = []
+        for name in names:
+            entry = self.projects.get(name)
+            if entry is None or entry.distribution != distribution:
+                raise self._unknown_project(distribution, name)
+            needed = self.choose_projects(distribution, entry.needs)
+            chosen += [each for each in (*needed, name) if each not in chosen]
+        return chosen
+
+    def _unknown_project(self, distribution: str, name: str) -> UserError:
+        known = [key for key, entry in self.projects.items() if entry.distribution == distribution]
+        return UserError(
+            f"no project {name!r} for {distribution}",
+            "projects",
+            f"one of: {', '.join(known)}" if known else f"{distribution} has no projects",
+            kind=UNKNOWN,
+            value=name,
+        )
+
 
 def load(path: Path) -> Manifest:
     """Read and check a manifest.
@@ -603,6 +661,7 @@ def _check_references(manifest: Manifest, document: strict_yaml.Document) -> Non
     """
     _check_lines(manifest, document)
     _check_distributions(manifest, document)
+    _check_projects(manifest, document)
     if manifest.transformer_engine:
         _check_names(
             manifest.transformer_engine.lines,
@@ -681,6 +740,26 @@ def _check_source_folders(
                 "sources need addresses with distinct, plain last parts",
             )
         taken_folders.add(folder)
+
+
+def _check_projects(manifest: Manifest, document: strict_yaml.Document) -> None:
+    """Check that each project has a source, and a distribution that can take it."""
+    earlier: dict[str, list[str]] = {name: [] for name in manifest.distributions}
+    for name, project in manifest.projects.items():
+        path = ("projects", name)
+        _check_names([name], manifest.sources, "source", document, path)
+        where = (*path, "distribution")
+        _check_names(
+            [project.distribution], manifest.distributions, "distribution", document, where
+        )
+        # A project comes after those that it needs, so that no two can need each other.
+        names = earlier[project.distribution]
+        _check_names(project.needs, names, "earlier project", document, (*path, "needs"))
+        names.append(name)
+    for distribution, names in earlier.items():
+        entry = manifest.distributions[distribution]
+        extended = entry.model_copy(update={"sources": (*entry.sources, *names)})
+        _check_source_folders(manifest, extended, document, ("distributions", distribution))
 
 
 def _check_overrides(manifest: Manifest, document: strict_yaml.Document) -> None:

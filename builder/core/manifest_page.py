@@ -133,6 +133,7 @@ _MODELS: dict[str, type[BaseModel]] = {
     "sources.NAME": manifest.Source,
     "lines.NAME": manifest.Line,
     "distributions.NAME": manifest.Distribution,
+    "projects.NAME": manifest.AddedProject,
     "overrides[]": manifest.Override,
     "sdists[]": manifest.Sdist,
     "strip[]": manifest.Strip,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from builder.core import log
@@ -53,17 +53,19 @@ class Plan:
         joint: The request for the requirements of all locks together.
         joint_locks: The locks that are a part of the joint resolution.
         fitted_locks: The locks that are resolved afterwards, constrained by the joint resolution.
+        project_locks: The locks of projects, which are constrained in the same way, and together.
     """
 
     line: str
     joint: Request
     joint_locks: tuple[PlannedLock, ...]
     fitted_locks: tuple[PlannedLock, ...] = ()
+    project_locks: tuple[PlannedLock, ...] = ()
 
     @property
     def all_locks(self) -> tuple[PlannedLock, ...]:
         """All locks of the line."""
-        return (*self.joint_locks, *self.fitted_locks)
+        return (*self.joint_locks, *self.fitted_locks, *self.project_locks)
 
 
 def plan_locks(manifest: Manifest, line: str, declared: Mapping[str, Declared]) -> Plan:
@@ -97,7 +99,33 @@ def plan_locks(manifest: Manifest, line: str, declared: Mapping[str, Declared]) 
         request = Request(requirements, rules, environments, path)
         inputs = {"fits": joint.key_inputs(), "own": request.key_inputs()}
         fitted_locks.append(_plan_lock(request, inputs))
-    return Plan(line, joint, tuple(joint_locks), tuple(fitted_locks))
+    project_requests = _request_projects(manifest, line, declared, rules)
+    together = [request.key_inputs() for request in project_requests]
+    project_locks = [
+        _plan_lock(
+            request,
+            {"fits": joint.key_inputs(), "together": together, "own": request.key_inputs()},
+        )
+        for request in project_requests
+    ]
+    return Plan(line, joint, tuple(joint_locks), tuple(fitted_locks), tuple(project_locks))
+
+
+def _request_projects(
+    manifest: Manifest, line: str, declared: Mapping[str, Declared], rules: Rules
+) -> list[Request]:
+    """Return the requests of the projects of a line whose sources declare requirements."""
+    requests = []
+    for name, project in manifest.projects.items():
+        distribution = manifest.distribution(project.distribution)
+        if distribution.line == line and declared[name].requirements:
+            environments = environment_markers.list_environments(
+                manifest.lines[line].pythons, distribution.architectures
+            )
+            requests.append(
+                Request(declared[name].requirements, rules, environments, project.lock(name))
+            )
+    return requests
 
 
 def _plan_lock(request: Request, inputs: dict[str, Any]) -> PlannedLock:
@@ -230,7 +258,59 @@ def resolve_locks(
                 offline=offline,
             )
             pins[lock.path] = resolution.resolve_lock(lock.request, fitting, offline=offline)
-    return pins
+        projects = _resolve_projects(manifest, plan, constraints, upgrade, offline=offline)
+        return pins | _leave_out_distribution(manifest, projects, pins)
+
+
+def _resolve_projects(
+    manifest: Manifest,
+    plan: Plan,
+    constraints: Sequence[str],
+    upgrade: Sequence[str],
+    *,
+    offline: bool,
+) -> dict[str, list[Pin]]:
+    """Return the pins of the locks of projects; one version of each package suits all of them."""
+    locks = plan.project_locks
+    if not locks:
+        return {}
+    requirements = _join_requirements(*(lock.request.requirements for lock in locks))
+    preferred = {
+        pin.text: pin
+        for lock in locks
+        for pin in _preferred_pins(manifest.root / lock.path, upgrade)
+    }
+    together = replace(
+        locks[0].request, requirements=requirements, where=f"projects of {plan.line}"
+    )
+    fitting = resolution.resolve_jointly(
+        together, preferred.values(), constraints=constraints, offline=offline
+    )
+    return {
+        lock.path: resolution.resolve_lock(lock.request, fitting, offline=offline) for lock in locks
+    }
+
+
+def _leave_out_distribution(
+    manifest: Manifest, projects: Mapping[str, list[Pin]], pins: Mapping[str, list[Pin]]
+) -> dict[str, list[Pin]]:
+    """Return the pins of projects without those of every lock of their distribution.
+
+    Args:
+        manifest: The manifest.
+        projects: The pins of the locks of projects, by the path.
+        pins: The pins of the other locks of the line, by the path.
+    """
+    added = {}
+    for name, project in manifest.projects.items():
+        if (path := project.lock(name)) in projects:
+            accelerators = manifest.distribution(project.distribution).accelerators
+            locks = [
+                f"locks/{project.distribution}-{accelerator}.txt" for accelerator in accelerators
+            ]
+            shared = set.intersection(*({pin.name for pin in pins[lock]} for lock in locks))
+            added[path] = [pin for pin in projects[path] if pin.name not in shared]
+    return added
 
 
 def _preferred_pins(file: Path, upgrade: Sequence[str]) -> list[Pin]:

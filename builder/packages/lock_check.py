@@ -154,6 +154,7 @@ def _find_unknown_locks(manifest: Manifest) -> list[str]:
     known_paths |= {line.lock for line in manifest.lines.values()}
     known_paths |= {f"locks/{name}.txt" for name in ("build", "builder", "docs")}
     known_paths |= set(version_pins.list_lock_paths(manifest))
+    known_paths |= {project.lock(name) for name, project in manifest.projects.items()}
     files = (manifest.root / "locks").rglob("[!.]*.txt")
     paths = sorted(file.relative_to(manifest.root).as_posix() for file in files)
     return [

@@ -65,6 +65,11 @@ def read_inputs(context: Context, loaded: Manifest, lines: Sequence[str]) -> Inp
         if distribution.line in lines
         for name in distribution.sources
     ]
+    source_names += [
+        name
+        for name, project in loaded.projects.items()
+        if loaded.distribution(project.distribution).line in lines
+    ]
     reading = declared_requirements.read_sources(
         loaded, access, dict.fromkeys(source_names), recorded
     )

@@ -25,6 +25,8 @@ def need_pinned_source(name: str) -> Pinned:
             SHIPPED.source(name), Access(Cache(cache_folder.default_root()), offline=True)
         )
     except UserError as error:
+        if name in SHIPPED.projects:
+            distribution = f"{SHIPPED.projects[name].distribution} --with {name}"
         way = f"python build.py --distribution {distribution} --mirror DIR"
         pytest.skip(
             f"NOT TESTED: source {name} is not in the builder's cache; fill it with `{way}` ({error.what})"

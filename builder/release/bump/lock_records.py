@@ -84,12 +84,15 @@ def update_lock_records(manifest: Manifest, access: Access, names: Iterable[str]
 
 
 def _map_sources_to_lines(manifest: Manifest) -> dict[str, str]:
-    """Return the line of each source that a distribution has."""
-    return {
+    """Return the line of each source that a distribution or a project has."""
+    lines = {
         name: distribution.line
         for distribution in manifest.distributions.values()
         for name in distribution.sources
     }
+    for name, project in manifest.projects.items():
+        lines[name] = manifest.distribution(project.distribution).line
+    return lines
 
 
 def _write_records(

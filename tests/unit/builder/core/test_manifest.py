@@ -228,3 +228,37 @@ def test_unknown_distribution_names_the_known_ones(tmp_path: Path) -> None:
     ) as caught:
         _load(tmp_path).distribution("t5")
     assert "pax-1.4" in caught.value.do
+
+
+def test_projects_come_after_those_that_they_need(tmp_path: Path) -> None:
+    loaded = _load(tmp_path)
+    assert loaded.choose_projects("t5x", ["longt5", "flaxformer"]) == ["flaxformer", "longt5"]
+    assert loaded.projects_of("t5x") == list(loaded.projects)
+    assert loaded.projects_of("pax") == []
+    for distribution, name in (("t5x", "flax"), ("pax", "flaxformer")):
+        with errors.expect_user_error(errors.UNKNOWN, where="projects", value=name):
+            loaded.choose_projects(distribution, [name])
+
+
+MT3 = "  mt3: {distribution: t5x}\n"
+
+
+@pytest.mark.parametrize(
+    ("new", "value"),
+    [
+        ("  mt4: {distribution: t5x}\n", "mt4"),
+        ("  mt3: {distribution: t6x}\n", "t6x"),
+        ("  mt3: {distribution: t5x, needs: [mt3]}\n", "mt3"),
+        ("  mt3: {distribution: pax, needs: [flaxformer]}\n", "flaxformer"),
+    ],
+)
+def test_a_project_has_a_source_a_distribution_and_earlier_needs(
+    tmp_path: Path, new: str, value: str
+) -> None:
+    with errors.expect_user_error(errors.UNKNOWN, where="manifest.yaml", value=value):
+        _load(tmp_path, MT3, new)
+
+
+def test_a_project_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="'t5x'"):
+        _load(tmp_path, "https://github.com/magenta/mt3.git", "https://github.com/magenta/t5x.git")

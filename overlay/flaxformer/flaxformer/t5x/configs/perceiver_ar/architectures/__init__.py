@@ -1,0 +1,1 @@
+"""Gin files. This file makes the folder a package, in which gin can find them."""
