@@ -6,6 +6,7 @@ needs none of them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help=(
             f"the kind and the place of the output: env:DIR, {image_target.FORMS} (default: "
-            "env:build/NAME-ACCELERATOR)"
+            "env:build/NAME-ACCELERATOR, and the names of the projects)"
         ),
     )
     parser.add_argument(
@@ -56,6 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "env: the Python of the environment (default: the version that the manifest sets for "
             "the line, or else the newest supported one on this machine)"
         ),
+    )
+    parser.add_argument(
+        "--with",
+        metavar="PROJECT",
+        action="append",
+        default=[],
+        dest="projects",
+        help="add a project that is built on the distribution (may be repeated)",
     )
     image_options.add_arguments(parser)
     parser.add_argument(
@@ -98,6 +107,7 @@ def _build_environment(context: Context, arguments: argparse.Namespace) -> Resul
         arguments.accelerator,
         parse_output_folder(arguments),
         arguments.python,
+        arguments.projects,
     )
     if arguments.dry_run:
         return _list_environment_steps(plan, environment_build.describe_steps(plan))
@@ -111,7 +121,8 @@ def parse_output_folder(arguments: argparse.Namespace) -> Path:
     Raises:
         UserError: --output has another form, or the folder cannot be created.
     """
-    text = arguments.output or f"env:build/{arguments.distribution}-{arguments.accelerator}"
+    name = "-".join((arguments.distribution, arguments.accelerator, *arguments.projects))
+    text = arguments.output or f"env:build/{name}"
     kind, colon, folder = text.partition(":")
     if kind != "env" or not colon or not folder:
         raise UserError(
@@ -181,7 +192,9 @@ def _build_image(context: Context, arguments: argparse.Namespace) -> Result:
         raise UserError("is only for --output bundle:DIR", "--since", "leave it out")
     if arguments.compression == "zstd" and target.kind in ("bundle", "registry"):
         log.warn("enroot before 4.0 cannot read zstd layers")
-    options = image_options.read_image_options(arguments)
+    options = replace(
+        image_options.read_image_options(arguments), projects=tuple(arguments.projects)
+    )
     if arguments.dry_run:
         request = image_output.make_request(context, arguments.distribution, options, target)
         return _list_image_steps(request, target)

@@ -63,11 +63,17 @@ class ImageRequest:
     # locked ones that Debian no longer offers.
     local: bool = False
     publisher: Publisher = UNKNOWN_PUBLISHER  # for the labels
+    projects: tuple[str, ...] = ()  # each after those that it needs
 
     @property
     def cache(self) -> Cache:
         """The cache of the context."""
         return self.context.cache
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The sources of the projects, then those of the distribution."""
+        return (*self.projects, *self.manifest.distribution(self.distribution).sources)
 
 
 def check_request(request: ImageRequest) -> None:
@@ -148,9 +154,8 @@ def list_steps(request: ImageRequest) -> list[dict[str, Any]]:
     """
     check_request(request)
     access = source.configure_access(request.context, request.manifest)
-    entry = request.manifest.distribution(request.distribution)
     steps = []
-    for name in entry.sources:
+    for name in request.sources:
         stamp = source_tree.stamp_path(request.manifest.source(name), access)
         steps.append({"stage": f"patch {name}", "done": stamp.is_file()})
     try:
@@ -216,10 +221,9 @@ def resolve_image(request: ImageRequest) -> ResolvedImage:
     """Prepare the patched sources, the bases and the packages."""
     check_request(request)
     access = source.configure_access(request.context, request.manifest)
-    entry = request.manifest.distribution(request.distribution)
     sources = {
         name: source_tree.patch_source(request.manifest.source(name), access)
-        for name in entry.sources
+        for name in request.sources
     }
     locked = [source_lock.check_record(request.manifest, state) for state in sources.values()]
     bases = _resolve_bases(request, allow_current=request.local)
@@ -265,6 +269,7 @@ def _prepare_packages(
         locks / f"{request.distribution}-{request.accelerator}.txt",
         locks / "build.txt",
         request.manifest,
+        projects=package_installation.read_projects(request.manifest, request.projects),
     )
     if not request.transformer_engine:
         return packages

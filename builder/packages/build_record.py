@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 def make_record(wanted: Packages, sources: Mapping[str, PatchedSource]) -> dict[str, Any]:
     """Return the content of lock.json, the record of what an environment consists of."""
+    projects = [name for name, _ in wanted.projects]
     return {
+        **({"projects": projects} if projects else {}),
         "schema": 1,
         "distribution": wanted.distribution,
         "line": wanted.line,

@@ -22,7 +22,7 @@ from builder.packages import (
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
     from typing import Self
 
@@ -49,6 +49,7 @@ class Packages:
         extra: Locked packages beside those of the distribution, such as Transformer Engine's.
         wheels: Wheels that the builder made earlier, with their sha256.
         replaced: Locked Debian packages for which `wheels` were compiled with a newer version.
+        projects: The projects that are added, each with its locked packages.
     """
 
     distribution: str
@@ -62,6 +63,7 @@ class Packages:
     extra: tuple[lock_file.Pin, ...] = ()
     wheels: tuple[tuple[Path, str], ...] = ()
     replaced: tuple[Replacement, ...] = ()
+    projects: tuple[tuple[str, tuple[lock_file.Pin, ...]], ...] = ()
 
     @property
     def label(self) -> str:
@@ -80,8 +82,13 @@ class Packages:
         )
         pins = [pin for pin in lock_file.read_lock(self.lock) if pin.applies_to(environment)]
         names = {pin.name for pin in pins}
-        extra = [pin for pin in self.extra if pin.name not in names and pin.applies_to(environment)]
-        return [*pins, *extra]
+        for added_pins in (self.extra, *(project_pins for _, project_pins in self.projects)):
+            added = [
+                pin for pin in added_pins if pin.name not in names and pin.applies_to(environment)
+            ]
+            names.update(pin.name for pin in added)
+            pins += added
+        return pins
 
     def strips(self) -> list[Strip]:
         """Return the entries of `strip` that change one of the packages."""
@@ -94,7 +101,9 @@ class Packages:
 
     def inputs(self) -> dict[str, Any]:
         """Return everything that affects the installation, except the path of the Python."""
+        projects = {name: [pin.text for pin in pins] for name, pins in self.projects}
         return {
+            **({"projects": projects} if projects else {}),
             "lock": self.digest,
             "python": self.python.full,
             "architecture": self.architecture,
@@ -113,6 +122,20 @@ class Packages:
     def key(self) -> str:
         """The cache key of the environment of these packages."""
         return stage_key("packages", {**self.inputs(), "path": str(self.python.path)})
+
+
+def read_projects(
+    manifest: Manifest, names: Iterable[str]
+) -> tuple[tuple[str, tuple[lock_file.Pin, ...]], ...]:
+    """Return projects of the manifest, each with the packages that its lock has.
+
+    A project that requires no package has no lock.
+    """
+    paths = {name: manifest.folder(manifest.projects[name].lock(name)) for name in names}
+    return tuple(
+        (name, tuple(lock_file.read_lock(path)) if path.exists() else ())
+        for name, path in paths.items()
+    )
 
 
 def ensure_environment(cache: Cache, packages: Packages, *, offline: bool) -> Path:

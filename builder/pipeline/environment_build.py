@@ -22,6 +22,7 @@ from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from builder.core.command_context import Context
@@ -43,9 +44,20 @@ class Plan:
     access: Access
     output: Path
 
+    @property
+    def sources(self) -> list[str]:
+        """The sources of the projects, then those of the distribution."""
+        projects = [name for name, _ in self.packages.projects]
+        return [*projects, *self.manifest.distribution(self.distribution).sources]
+
 
 def plan_environment(
-    context: Context, distribution: str, accelerator: str, output: Path, asked_python: str = ""
+    context: Context,
+    distribution: str,
+    accelerator: str,
+    output: Path,
+    asked_python: str = "",
+    projects: Sequence[str] = (),
 ) -> Plan:
     """Check a request against the manifest and this machine. Files are read, none is changed.
 
@@ -55,6 +67,7 @@ def plan_environment(
         accelerator: `cpu`, `cuda12` or `cuda13`.
         output: The folder that will hold the environment.
         asked_python: The version or the path of the Python to use; empty for the line's default.
+        projects: The projects to add.
 
     Raises:
         UserError: the manifest or this machine does not have what the request asks for.
@@ -74,6 +87,7 @@ def plan_environment(
             str(output),
             "give another --output env:DIR",
         )
+    chosen_projects = loaded.choose_projects(distribution, projects)
     line = loaded.lines[entry.line]
     locks = loaded.folder("locks")
     packages = package_installation.Packages(
@@ -85,6 +99,7 @@ def plan_environment(
         locks / f"{distribution}-{accelerator}.txt",
         locks / "build.txt",
         loaded,
+        projects=package_installation.read_projects(loaded, chosen_projects),
     )
     return Plan(distribution, loaded, packages, source.configure_access(context, loaded), output)
 
@@ -147,7 +162,7 @@ def describe_steps(plan: Plan) -> list[dict[str, Any]]:
     """Return the stages of a build, and which of them are done, for a dry run."""
     environment_assembly.refuse_foreign_output(plan.output, plan.distribution)
     steps: list[dict[str, Any]] = []
-    for name in plan.manifest.distribution(plan.distribution).sources:
+    for name in plan.sources:
         stamp = source_tree.stamp_path(plan.manifest.source(name), plan.access)
         steps.append({"stage": f"patch {name}", "done": stamp.is_file()})
     are_sources_patched = all(step["done"] for step in steps)
@@ -164,7 +179,7 @@ def describe_steps(plan: Plan) -> list[dict[str, Any]]:
 def _patch_sources(plan: Plan) -> dict[str, PatchedSource]:
     return {
         name: source_tree.patch_source(plan.manifest.source(name), plan.access)
-        for name in plan.manifest.distribution(plan.distribution).sources
+        for name in plan.sources
     }
 
 

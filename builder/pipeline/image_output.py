@@ -34,6 +34,7 @@ class Options:
     transformer_engine: str = ""
     compression: str = ""
     locked: bool = False
+    projects: tuple[str, ...] = ()
 
 
 def make_request(
@@ -74,6 +75,7 @@ def make_request(
         options.engine,
         local=target.kind in ("image", "oci") and not options.locked,
         publisher=checkout.read_publisher(context.root),
+        projects=tuple(loaded.choose_projects(distribution, options.projects)),
     )
     image_build.check_request(request)
     return request
@@ -118,8 +120,7 @@ def _make_foundations(request: ImageRequest, base: str, notes: Notes) -> Foundat
     """Return the foundations of an image, and note them if only files on this machine decide."""
     from builder.images import image_build
 
-    sources = request.manifest.distribution(request.distribution).sources
-    entries = [request.manifest.source(name) for name in sources]
+    entries = [request.manifest.source(name) for name in request.sources]
     named = [request.manifest.folder("locks"), *(entry.patches for entry in entries)]
     named += [entry.overlay for entry in entries if entry.overlay]
     if base.startswith("oci:"):

@@ -249,6 +249,32 @@ sdists:
     return chain
 
 
+def add_project(chain: Chain, name: str, package: str) -> None:
+    """Add a project to the distribution: a git source in the mirror, and a lock with one wheel."""
+    upstream = chain.mirror / name
+    (upstream / name).mkdir(parents=True)
+    (upstream / name / "__init__.py").write_text(f'NAME = "{name}"\n')
+    _run_git(upstream, "init", "-q", "-b", "main")
+    _run_git(upstream, "add", ".")
+    _run_git(upstream, "commit", "-q", "-m", "first")
+    commit = _run_git(upstream, "rev-parse", "HEAD")
+    wheel = _write_wheel(chain.folder / f"{package}-1.0-py3-none-any.whl", package, "1.0")
+    digest = chain.index.add(package, wheel)
+    (chain.folder / "locks/projects").mkdir()
+    (chain.folder / f"locks/projects/{name}.txt").write_text(
+        f"{package}==1.0 \\\n    --hash=sha256:{digest}\n"
+    )
+    (chain.folder / f"patches/{name}").mkdir()
+    (chain.folder / f"patches/{name}/series").write_text("")
+    manifest = chain.folder / "manifest.yaml"
+    url = f"https://example.invalid/{name}.git"
+    source = f'  {name}: {{git: "{url}", track: main, commit: {commit}, patches: patches/{name}}}'
+    manifest.write_text(
+        manifest.read_text().replace("lines:", f"{source}\nlines:")
+        + f"projects:\n  {name}: {{distribution: thing}}\n"
+    )
+
+
 def read_output(folder: Path) -> dict[str, str]:
     """Every file of an output with its hash, links with their targets; not the state file's folder."""
     found = {}

@@ -505,3 +505,39 @@ def test_python_settings_of_the_caller_do_not_reach_rosetta(chain: Chain) -> Non
         cwd=chain.folder,
     )
     assert (done.returncode, "thing" in done.stdout) == (0, True), done.stderr
+
+
+def test_a_project_is_added_with_its_locked_packages(chain: Chain) -> None:
+    small_distribution.add_project(chain, "addon", "more")
+    status, document, stderr = chain.run("--with", "addon")
+    assert status == 0, stderr
+    assert [source["name"] for source in document["result"]["sources"]] == ["addon", "thing"]
+    done = subprocess.run(
+        [str(chain.output / "bin/python"), "-c", "import addon, more, thing; print(addon.NAME)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "addon\n"
+    record = json.loads((chain.output / "opt/rosetta/lock.json").read_text())
+    assert record["projects"] == ["addon"]
+    assert "more==1.0" in (chain.output / "opt/rosetta/constraints.txt").read_text()
+    # Without the project, the environment is the distribution's again.
+    status, document, stderr = chain.run()
+    assert status == 0, stderr
+    assert not (chain.output / "opt/addon").exists()
+    assert "projects" not in json.loads((chain.output / "opt/rosetta/lock.json").read_text())
+
+
+def test_an_unknown_project_is_refused_and_nothing_is_written(chain: Chain) -> None:
+    status, document, _ = chain.run("--with", "nothing")
+    assert status == 2
+    assert "nothing" in document["error"]["what"]
+    assert not chain.output.exists()
+
+
+def test_a_project_whose_commit_is_nowhere_names_the_ways_to_get_it(chain: Chain) -> None:
+    small_distribution.add_project(chain, "addon", "more")
+    status, document, _ = chain.run("--with", "addon", "--no-mirror", "--offline")
+    assert status == 2
+    assert "--mirror" in document["error"]["do"]
