@@ -30,6 +30,16 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
         help="the framework to test (default: the one of this environment)",
     )
     test.add_argument(
+        "--project",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help=(
+            "instead of the framework, test this project, which `build.py --with NAME` added (may "
+            "be repeated)"
+        ),
+    )
+    test.add_argument(
         "--steps", type=_parse_steps, default=20, help="steps before the restore (default: 20)"
     )
     test.add_argument(
@@ -79,6 +89,11 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         keep=args.keep,
         jobs=args.jobs or runner.choose_job_count(),
     )
+    if args.project:
+        from rosetta.selftest import project_checks
+
+        result = project_checks.check_projects(args.project, options)
+        return result, project_checks.format_result(result)
     result = runner.run_selftest(options)
     return result, report.format_result(result)
 

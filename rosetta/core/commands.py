@@ -177,7 +177,7 @@ PROGRAM = Program(
             OPERATE,
             "train a tiny model to prove that this environment works",
             "rosetta.commands.selftest",
-            ("--imports-only",),
+            ("--imports-only", "--project flaxformer"),
             "The command imports every module, trains, restores the checkpoint and trains further. "
             "It also trains in FP8 and with Transformer Engine, and sums an array over all "
             "devices. Checks that cannot run say why. ROSETTA_SELFTEST_PLATFORM=cuda runs all this "

@@ -1,0 +1,1 @@
+"""Gin files of the training steps of the projects built on T5X."""
