@@ -21,6 +21,7 @@ from builder.core import (
 )
 from builder.core.command_context import Context, Result
 from builder.images import contents_page
+from builder.pipeline import project_checks, project_page
 from builder.release.documentation_site import configuration, site_build
 from builder.release.publish import image_table
 from builder.upstream import slurm_files
@@ -71,7 +72,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     variables = variable_page.render()
     variable_page.refuse_removals(_read(context.root / variable_page.PAGE), variables)
     loaded = manifest.load(context.root / "manifest.yaml")
-    record = _read_image_record(context.root / image_table.RECORD)
+    record = _read_record(context.root / image_table.RECORD)
     pages = {
         manifest_page.PAGE: manifest_page.render(),
         contents_page.PAGE: contents_page.render(context.root),
@@ -81,6 +82,9 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         variable_page.PAGE: variables,
         preset_page.PAGE: preset_page.render(),
         experiment_page.PAGE: experiment_page.render(),
+        project_page.PAGE: project_page.render(
+            loaded, _read_record(context.root / project_checks.RECORD)
+        ),
         "README.md": image_table.render_readme(_read(context.root / "README.md"), loaded, record),
     }
     texts = {**pages, **slurm_files.render_files(context.root)}
@@ -113,15 +117,15 @@ def _write_image_record(context: Context, namespace: str) -> None:
     write_atomic(context.root / image_table.RECORD, text)
 
 
-def _read_image_record(file: Path) -> dict[str, Any]:
-    """Return the record of published images, without an image if there is no file."""
+def _read_record(file: Path) -> dict[str, Any]:
+    """Return a record that a page is made from, empty if there is no file."""
     try:
         record: dict[str, Any] = json.loads(_read(file) or "{}")
     except ValueError as error:
         raise UserError(
             f"is not valid JSON ({error})",
             str(file),
-            "delete the file, or write it again with --images",
+            "delete the file, or write it again: docs --images, test --projects --renew",
             kind=DAMAGED,
         ) from error
     return record

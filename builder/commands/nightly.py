@@ -198,6 +198,7 @@ def _read_request(
     sources: dict[str, None] = {}
     for image in images:
         sources |= dict.fromkeys(shipped.distribution(image.distribution).sources)
+        sources |= dict.fromkeys(shipped.projects_of(image.distribution))
     if arguments.step_outputs:
         _check_step_outputs(images, publishes=publishes)
     untrained = tuple(arguments.untrained)

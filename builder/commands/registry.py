@@ -64,7 +64,7 @@ PROGRAM = Program(
             CHECK,
             "run the checks and tests of this repository",
             "builder.commands.test",
-            ("--fast", "--plans cheap"),
+            ("--fast", "--plans cheap", "--projects flaxformer"),
         ),
         Command(
             "reproduce",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING
 from builder.core import log
 from builder.core.command_context import Context, Result
 from builder.packages import package_installation
-from builder.pipeline import environment_build
+from builder.pipeline import environment_build, project_checks
 from builder.pipeline.step_plans import comparison, goldens, plan_runs
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import CONFLICT, MISSING, UserError
 
 if TYPE_CHECKING:
@@ -125,8 +127,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"the name of a plan, {goldens.CHEAP} or {goldens.ALL} (default: {goldens.ALL})"
         ),
     )
+    tier.add_argument(
+        "--projects",
+        action="store_true",
+        help=(
+            "import the projects of the manifest, and train a tiny model of each for a few steps; "
+            f"TEST is then the name of a project (default: all, in {project_checks.FOLDER})"
+        ),
+    )
     parser.add_argument(
-        "--renew", action="store_true", help="plans: record the figures, and show what moved"
+        "--renew",
+        action="store_true",
+        help=(
+            "plans: record the figures, and show what moved; projects: record the table that the "
+            "documentation shows"
+        ),
     )
     parser.add_argument("--no-lint", action="store_true", help="run only the tests")
     parser.add_argument("--only-lint", action="store_true", help="run no tests")
@@ -307,6 +322,8 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     _refuse_conflicts(arguments)
     if arguments.plans:
         return _check_plans(context, arguments)
+    if arguments.projects:
+        return _check_projects(context, arguments)
     tools = Path(sys.executable).parent
     commands: dict[str, list[str]] = {}
     missing: list[str] = []
@@ -342,15 +359,34 @@ def _refuse_conflicts(arguments: argparse.Namespace) -> None:
             "leave out --inside and TEST, or --all",
             kind=CONFLICT,
         )
-    if arguments.renew and not arguments.plans:
-        raise UserError("needs --plans", "test --renew", "give both", kind=CONFLICT)
-    if arguments.plans and (arguments.no_lint or arguments.only_lint):
+    if arguments.renew and not (arguments.plans or arguments.projects):
         raise UserError(
-            "plans are compared without linters and tests",
-            "test --plans",
+            "needs --plans or --projects", "test --renew", "give one of them", kind=CONFLICT
+        )
+    if arguments.renew and arguments.projects and arguments.tests:
+        raise UserError(
+            "the table has all projects",
+            "test --projects --renew",
+            "leave out the names of projects, or --renew",
+            kind=CONFLICT,
+        )
+    if (arguments.plans or arguments.projects) and (arguments.no_lint or arguments.only_lint):
+        what = "plans are compared" if arguments.plans else "projects are checked"
+        raise UserError(
+            f"{what} without linters and tests",
+            "test --plans" if arguments.plans else "test --projects",
             "leave out --no-lint and --only-lint",
             kind=CONFLICT,
         )
+
+
+def _check_projects(context: Context, arguments: argparse.Namespace) -> Result:
+    """Import and train the projects of the manifest, and record the table with --renew."""
+    results = project_checks.check_projects(context, arguments.tests, arguments.inside)
+    if arguments.renew:
+        text = json.dumps({"schema": 1, **results}, indent=1) + "\n"
+        write_atomic(context.root / project_checks.RECORD, text)
+    return Result(results, project_checks.format_table(results), ok=results["ok"])
 
 
 def _check_plans(context: Context, arguments: argparse.Namespace) -> Result:

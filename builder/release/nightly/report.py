@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder import __version__
 from builder.packages import jax_releases
+from builder.pipeline import project_checks
 from builder.pipeline.step_plans import comparison, figures
 from builder.release.counted_nouns import format_count
 from builder.release.nightly import stages
@@ -65,6 +66,7 @@ def report_as_json(run: NightlyRun, manifest: Manifest, commit: str | None) -> d
         },
         "audit": _report_audit(records.get("audit")),
         "plans": _report_plans(records),
+        "projects": _report_projects(records),
         "images": images,
         "published": [
             _report_publication(title, images, records)
@@ -183,6 +185,15 @@ def _report_plans(records: Records) -> list[dict[str, Any]]:
     return plans
 
 
+def _report_projects(records: Records) -> list[dict[str, Any]]:
+    """Return the row of each project, as `test --projects` reports it."""
+    rows: list[dict[str, Any]] = []
+    for record in records.values():
+        if record.stage == "projects":
+            rows += record.result.get("projects") or []
+    return rows
+
+
 def _report_image(target: ImageTarget, records: Records) -> dict[str, Any]:
     built = records.get(f"image-{target.name}")
     trained = records.get(f"training-{target.name}")
@@ -277,6 +288,7 @@ def report_as_markdown(report: Mapping[str, Any]) -> str:
         _publication_table(report),
         _audit_table(report),
         _plan_table(report),
+        _project_table(report),
         _format_table(
             ("stage", "seconds"),
             [(stage, f"{value:.1f}") for stage, value in report["seconds"].items()],
@@ -393,6 +405,12 @@ def _plan_table(report: Mapping[str, Any]) -> list[str]:
             if move.exceeds_tolerance:
                 rows.append((plan["name"], *figures.format_move(move)))
     return _format_table(("plan", "figure", "recorded", "now", "change"), rows) if rows else []
+
+
+def _project_table(report: Mapping[str, Any]) -> list[str]:
+    """Return the table of the projects built on the distributions."""
+    rows = project_checks.table_rows({"projects": report["projects"]})
+    return _format_table(project_checks.TABLE_HEAD, rows) if rows else []
 
 
 def _format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

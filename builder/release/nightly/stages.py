@@ -243,6 +243,22 @@ def compare_plans(
         yield run_step(context, run, step)
 
 
+def check_projects(
+    context: Context, run: NightlyRun, manifest: Manifest, request: NightlyRequest
+) -> Iterator[StepRecord]:
+    """Import the projects built on each distribution, and train a tiny model of each on the CPU."""
+    machine = machine_architecture.detect_architecture()
+    for image in request.images:
+        names = manifest.projects_of(image.distribution)
+        if not names or (image.accelerator, image.architecture) != ("cpu", machine):
+            continue
+        command = ("test", "--projects", *names, "--manifest", str(run.manifest_path))
+        key = step_key(run, context, step="projects", distribution=image.distribution)
+        subject = {"distribution": image.distribution}
+        step = Step(f"projects-{image.distribution}", "projects", subject, (command,), key)
+        yield run_step(context, run, step)
+
+
 def build_images(
     context: Context, run: NightlyRun, manifest: Manifest, request: NightlyRequest
 ) -> Iterator[StepRecord]:
@@ -385,6 +401,7 @@ STAGES: dict[
     "patches": check_patches,
     "audit": audit_locks,
     "plans": compare_plans,
+    "projects": check_projects,
     "images": build_images,
     "training": train_images,
     "publish": publish_images,

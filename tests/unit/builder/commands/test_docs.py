@@ -164,10 +164,10 @@ def run_docs(root: Path, *, check: bool) -> Result:
 
 def test_a_damaged_record_of_images_is_named(tmp_path: Path) -> None:
     file = tmp_path / "published-images.json"
-    assert docs._read_image_record(file) == {}
+    assert docs._read_record(file) == {}
     file.write_text('{"images": ', encoding="utf-8")
     with errors.expect_user_error(errors.DAMAGED, where=file):
-        docs._read_image_record(file)
+        docs._read_record(file)
 
 
 @pytest.mark.parametrize("check", [False, True])

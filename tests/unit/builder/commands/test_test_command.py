@@ -63,6 +63,7 @@ def arguments(**changes: Any) -> argparse.Namespace:
         "no_lint": False,
         "only_lint": False,
         "plans": False,
+        "projects": False,
         "renew": False,
         "inside": "",
         "tests": [],
@@ -94,6 +95,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         {"all": True, "inside": "lock:t5x"},
         {"renew": True},
         {"plans": True, "no_lint": True},
+        {"projects": True, "only_lint": True},
+        {"projects": True, "renew": True, "tests": ["flaxformer"]},
     ],
 )
 def test_contradictions_are_refused(

@@ -6,13 +6,14 @@ import json
 
 import pytest
 
+from builder.core import machine_architecture
 from builder.pipeline.step_plans import comparison, goldens
 from builder.pipeline.step_plans.comparison import Comparison
 from builder.pipeline.step_plans.figures import Move
 from builder.pipeline.step_plans.goldens import Golden
 from builder.release.status_page import reports
 from tests.support import errors, plan_environment
-from tests.support.nightly_checkout import Place
+from tests.support.nightly_checkout import PIN, Place, make_bump_answer
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_the_report_has_all_of_it_and_the_status_page_takes_it(place: Place, key
     assert (found["ok"], found["date"], set(found["seconds"])) == (
         True,
         "2026-11-28",
-        {"bump", "patches", "audit", "plans", "images", "training", "publish"},
+        {"bump", "patches", "audit", "plans", "projects", "images", "training", "publish"},
     )
     assert [
         (one["distribution"], one["accelerator"], one["architecture"]) for one in found["images"]
@@ -123,6 +124,45 @@ def test_recorded_plans_are_compared_at_the_new_pins(place: Place) -> None:
     command = "test --plans small --manifest night/tree/manifest.yaml"
     assert place.calls() == [command] * 2
     assert place.states()["plans-second"] == "ok"
+
+
+def test_projects_are_checked_at_the_new_pins(place: Place) -> None:
+    manifest = place.root / "checkout/manifest.yaml"
+    source = (
+        '  extra: {git: "https://example.invalid/extra.git", track: main, '
+        f"commit: {PIN}, patches: patches/extra}}"
+    )
+    text = manifest.read_text().replace("lines:", f"{source}\nlines:")
+    manifest.write_text(f"{text}projects:\n  extra: {{distribution: second}}\n")
+    (place.root / "checkout/patches/extra").mkdir()
+    (place.root / "checkout/patches/extra/series").write_text("")
+    place.answer(("bump extra", {**make_bump_answer("extra")}))
+    assert place.run("--only", "bump").ok
+    assert "bump extra --manifest night/tree/manifest.yaml" in place.calls()
+    row = {
+        "name": "extra",
+        "distribution": "second",
+        "commit": "b" * 40,
+        "python": "3.12",
+        "modules": 4,
+        "skipped": {"extra.tool": "needs a program"},
+        "failed": {},
+        "losses": {"1": 2570.7, "2": 2550.0, "3": 2448.7},
+        "problems": [],
+    }
+    failing = {**row, "losses": {}, "problems": ["training ended with status 1\nTraceback"]}
+    place.answer(("test", {"status": 1, "result": {"projects": [failing], "ok": False}}))
+    only = ("--only", "projects", "--architecture", machine_architecture.detect_architecture())
+    assert not place.run(*only).ok
+    assert "training ended with status 1" in (place.folder / "report.md").read_text()
+    place.answer(("test", {"result": {"projects": [row], "ok": True}}))
+    assert place.run(*only).ok
+    assert place.report()["projects"] == [row]
+    assert (
+        "| extra | bbbbbbbbbbbb | 3 of 4 | 2571, 2550, 2449 |"
+        in (place.folder / "report.md").read_text()
+    )
+    assert place.calls() == ["test --projects extra --manifest night/tree/manifest.yaml"] * 2
 
 
 def test_what_was_not_asked_for_is_told_apart_from_what_failed(place: Place) -> None:
