@@ -16,7 +16,7 @@ import seqio
 import tensorflow as tf
 
 from rosetta.core import log
-from rosetta.core.errors import UNSUPPORTED, UserError
+from rosetta.core.errors import MISSING, UNSUPPORTED, UserError
 from rosetta.data import Array, data_spec, labelled_records, row_sources, task_records
 from rosetta.t5x import encoder_metrics
 
@@ -271,10 +271,11 @@ def _read_labelled_rows(
 
     def read(split_name: bytes) -> Iterator[Mapping[str, Any]]:
         split = split_name.decode()
-        left_out = 0
+        left_out = count = 0
         for part in data_spec.parse_parts(str(_find_split_data(definition, split))):
             for record in _read_worded_records(part.spec, definition, split):
                 label = _encode_label(record["targets"], definition, str(part.spec))
+                count += 1
                 if not label and definition.answered:
                     left_out += 1
                     continue
@@ -288,8 +289,17 @@ def _read_labelled_rows(
                 if not definition.answered:
                     row[RECORD_NAME] = json.dumps(record["name"], default=str)
                 yield row
+        if left_out and left_out == count:
+            raise UserError(
+                f"none of the {count:,} records has a label",
+                str(_find_split_data(definition, split)),
+                "name records with labels, as those of a split for validation",
+                kind=MISSING,
+                value=count,
+            )
         if left_out:
-            log.warn(f"{left_out:,} records have no label and are left out", once=True)
+            line = f"{left_out:,} of {count:,} records have no label and are left out"
+            log.warn(line, once=True)
 
     signature = {side: tf.TensorSpec((None,), tf.int32) for side in ("inputs", "targets")}
     named = text_names if definition.answered else [*text_names, RECORD_NAME]

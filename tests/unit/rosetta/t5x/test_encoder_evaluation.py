@@ -14,6 +14,7 @@ required_modules.need_modules("seqio", "t5x")
 import jax.numpy as jnp
 import numpy as np
 
+from rosetta.core.errors import MISSING
 from rosetta.data import labelled_records, masking_tokens
 from rosetta.t5x import dataset, encoder_metrics, evaluation_data, predictions
 
@@ -29,15 +30,17 @@ RECORDS = [
 ]
 
 
-def read_task(folder: Path, *, answered: bool) -> list[dict[str, Any]]:
-    path = folder / "a.jsonl"
-    path.write_text("".join(f"{json.dumps(record)}\n" for record in RECORDS))
+def read_task(
+    folder: Path, *, answered: bool, records: list[dict[str, Any]] = RECORDS
+) -> list[dict[str, Any]]:
+    path = folder / f"{len(records)}.jsonl"
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     task = dataset.task(
         f"jsonl:{path}",
         dataset.vocabulary("byte"),
         objective="classification",
         eval_data=f"jsonl:{path}",
-        name=f"{folder.name}_{answered}",
+        name=f"{folder.name}_{answered}_{len(records)}",
         text_field="premise,hypothesis,label",
         labels="no,yes",
         answered=answered,
@@ -59,6 +62,12 @@ def test_pairs_of_texts_are_read_with_their_labels(tmp_path: Path) -> None:
     assert questions[2]["inputs_pretokenized"] == b"g"
     assert questions[2]["inputs_pair_pretokenized"] == b"h"
     assert json.loads(questions[2][evaluation_data.RECORD_NAME]) == {"idx": 9}
+
+
+def test_records_without_labels_are_not_evaluated(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="label"):
+        read_task(tmp_path, answered=True, records=RECORDS[2:])
+    assert evaluation_data.raised_errors.pop().kind == MISSING
 
 
 def test_figures_of_targets() -> None:
