@@ -122,6 +122,18 @@ def test_both_architectures_in_one_index(chain: Chain) -> None:
     )
 
 
+def test_a_project_is_in_the_image_with_its_locked_packages(chain: Chain) -> None:
+    small_distribution.add_project(chain, "addon", "more")
+    _digest(chain, "--with", "addon")
+    read = _read(chain)
+    members = _members(read, _image(read))
+    assert members["opt/addon/addon/__init__.py"][2] == b'NAME = "addon"\n'
+    assert any(path.endswith("site-packages/more.py") for path in members)
+    lock = json.loads(members["opt/rosetta/lock.json"][2])
+    assert lock["projects"] == ["addon"]
+    assert list(lock["sources"]) == ["addon", "thing"]
+
+
 def test_the_environment_stands_where_the_image_has_it(chain: Chain) -> None:
     """Unpacked and started by the base's own loader, the packages, the source and rosetta are found."""
     _digest(chain)
