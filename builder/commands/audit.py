@@ -57,7 +57,7 @@ def _choose_locks(context: Context, names: Sequence[str]) -> list[Path]:
             )
         return files
     folder = manifest.load(context.manifest_path).root / "locks"
-    files = sorted(folder.glob("*.txt"))
+    files = [*sorted(folder.glob("*.txt")), *sorted(folder.glob("projects/*.txt"))]
     if not files:
         raise UserError("has no locks", str(folder), "make them: build.py lock", kind=MISSING)
     return files

@@ -145,7 +145,9 @@ def test_our_own_locks_are_all_asked_about() -> None:
         status, document = _audit("--service", service.address)
     assert status == 0
     locks = document["result"]["locks"]
-    assert {"t5x-cpu.txt", "t5x-cuda13.txt", "pax-cuda13.txt", "builder.txt"} <= set(locks)
+    assert {"t5x-cpu.txt", "t5x-cuda13.txt", "pax-cuda13.txt", "builder.txt", "mt3.txt"} <= set(
+        locks
+    )
     asked = {(query["package"]["name"], query["version"]) for query in service.batches[0]}
     assert "jax" in {name for name, _ in asked}
     assert all(lock["packages"] > 0 for lock in locks.values())
