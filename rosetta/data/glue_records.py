@@ -19,7 +19,7 @@ from rosetta.data import bad_records, compressed_files, data_spec, json_lines
 from rosetta.data.bad_records import RecordFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 NO_LABEL = -1
 # The names of the file of a split in the folder of a task.
@@ -109,11 +109,13 @@ class LocalTask:
         benchmark: "glue" or "super_glue".
         name: The name of the task in BENCHMARKS.
         path: The file.
+        split: "train" or "validation".
     """
 
     benchmark: str
     name: str
     path: str
+    split: str = "validation"
 
     @property
     def task(self) -> GlueTask:
@@ -151,11 +153,15 @@ def find_local_tasks(name: str, data: str, split: str = "validation") -> list[Lo
         split: "train" or "validation".
 
     Raises:
-        UserError: The data is not JSON lines, there is no such task, or there is no file.
+        UserError: The data is not JSON lines or has several parts, there is no such task, or there
+            is no file.
     """
     match = _NAME.fullmatch(name)
     tasks = BENCHMARKS[match[1]] if match else {}
-    spec = data_spec.parse_parts(data)[0].spec
+    parts = data_spec.parse_parts(data)
+    if len(parts) > 1:
+        raise _too_many_files(len(parts), data)
+    spec = parts[0].spec
     where = f"DATA={data}"
     if not match or spec.kind != "jsonl":
         raise UserError(
@@ -176,7 +182,7 @@ def find_local_tasks(name: str, data: str, split: str = "validation") -> list[Lo
                 f"name a folder with {listed}, or with TASK/{_FILE_NAMES[split][0]}.jsonl",
                 kind=MISSING,
             )
-        return [LocalTask(match[1], task, files[task]) for task in tasks if task in files]
+        return [LocalTask(match[1], task, files[task], split) for task in tasks if task in files]
     if match[2] not in tasks:
         raise UserError(
             f"{name} is not a task that local files can have",
@@ -187,26 +193,36 @@ def find_local_tasks(name: str, data: str, split: str = "validation") -> list[Lo
         )
     paths = data_spec.find_files(spec)
     if len(paths) > 1:
-        raise UserError(
-            f"{len(paths)} files are named, and a task has one",
-            where,
-            "name one file, or a folder for the mixture of all tasks",
-            kind=INVALID,
-            value=len(paths),
-        )
-    return [LocalTask(match[1], match[2], paths[0])]
+        raise _too_many_files(len(paths), data)
+    return [LocalTask(match[1], match[2], paths[0], split)]
+
+
+def _too_many_files(count: int, data: str) -> UserError:
+    """Return the error for data that is more than one file or folder."""
+    return UserError(
+        f"{count} files are named, and a task has one",
+        f"DATA={data}",
+        "name one file, or a folder for the mixture of all tasks",
+        kind=INVALID,
+        value=count,
+    )
 
 
 def _find_task_files(folder: str, tasks: Mapping[str, GlueTask], split: str) -> dict[str, str]:
     """Return the file of each task that has one of a split in the folder of a benchmark."""
-    tasks_by_entry = {_simplify(task): task for task in tasks}
     files: dict[str, str] = {}
     for entry in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        task = tasks_by_entry.get(_simplify(entry.lower().removesuffix(".jsonl")))
+        task = _find_entry_task(entry, tasks)
         file = _find_file(os.path.join(folder, entry), split)
         if task and file:
             files.setdefault(task, file)
     return files
+
+
+def _find_entry_task(entry: str, tasks: Iterable[str]) -> str | None:
+    """Return the task that a file or folder in the folder of a benchmark is named after."""
+    name = _simplify(entry.lower().removesuffix(".jsonl"))
+    return next((task for task in tasks if _simplify(task) == name), None)
 
 
 def _simplify(name: str) -> str:
@@ -241,7 +257,8 @@ def read_rows(local: LocalTask) -> Iterator[dict[str, Any]]:
             if not line.strip():
                 continue
             try:
-                rows = make_rows(local.name, local.task, json_lines.parse_object(line))
+                record = json_lines.parse_object(line)
+                rows = make_rows(local.name, local.task, record, local.split)
             except RecordFault as fault:
                 bad_records.stop_or_skip(fault.locate(local.path, f"line {number:,}"))
                 continue
@@ -291,24 +308,31 @@ def check_files(name: str, data: str, split: str = "validation") -> None:
 
 def _log_left_out(folder: str, local_tasks: Sequence[LocalTask], split: str) -> None:
     """Log the tasks that have no file in a folder, and the files there that fit no task."""
-    names = {local.name for local in local_tasks}
-    missing = [task for task in BENCHMARKS[local_tasks[0].benchmark] if task not in names]
+    tasks = BENCHMARKS[local_tasks[0].benchmark]
+    paths = {local.name: local.path for local in local_tasks}
+    missing = [task for task in tasks if task not in paths]
     if missing:
         log.info(f"{folder}: no file of the tasks {', '.join(missing)} ({split})")
-    used = {local.path for local in local_tasks}
     for entry in sorted(os.listdir(folder)):
         file = _find_file(os.path.join(folder, entry), split)
-        if file and file not in used:
-            log.warn(f"{file}: left out, because it is not the file of a task")
+        if not file or file in paths.values():
+            continue
+        task = _find_entry_task(entry, tasks)
+        reason = f"{task} already has {paths[task]}" if task else "it is not the file of a task"
+        log.warn(f"{file}: left out, because {reason}")
 
 
-def make_rows(name: str, task: GlueTask, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def make_rows(
+    name: str, task: GlueTask, record: Mapping[str, Any], split: str = "validation"
+) -> list[dict[str, Any]]:
     """Return the rows of a record.
 
     Args:
         name: The name of the task.
         task: The task.
         record: The record. A record of MultiRC or ReCoRD may have several questions.
+        split: "train" or "validation". A record to train on needs the field "label". Its value may
+            be one that hides the label.
 
     Raises:
         RecordFault: A field is missing or not valid.
@@ -316,11 +340,8 @@ def make_rows(name: str, task: GlueTask, record: Mapping[str, Any]) -> list[dict
     try:
         if name == "record":
             return _make_record_rows(record)
-        if name == "multirc":
-            return [_make_multirc_row(part, task) for part in _split_multirc(record)]
-        if name == "wsc":
-            return [_make_wsc_row({**record, **record.get("target", {})}, task)]
-        return [{**_get_texts(record, task), **_get_label(record, task)}]
+        parts = _split_multirc(record) if name == "multirc" else [dict(record)]
+        return [_make_row(name, task, part, split) for part in parts]
     except RecordFault:
         raise
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
@@ -329,6 +350,27 @@ def make_rows(name: str, task: GlueTask, record: Mapping[str, Any]) -> list[dict
             f"name a file of {name}'s records",
             f"not a record of {name}",
         ) from None
+
+
+def _make_row(name: str, task: GlueTask, record: Mapping[str, Any], split: str) -> dict[str, Any]:
+    """Return the row of a record with one label.
+
+    Raises:
+        RecordFault: A field is missing or not valid.
+    """
+    if name == "wsc":
+        record = {**record, **record.get("target", {})}
+    if split == "train" and "label" not in record:
+        raise RecordFault(
+            "the record has no field 'label'",
+            "name a file with labels, or set BAD_RECORDS=skip to leave such records out",
+            "no label",
+        )
+    if name == "multirc":
+        return _make_multirc_row(record, task)
+    if name == "wsc":
+        return _make_wsc_row(record, task)
+    return {**_get_texts(record, task), **_get_label(record, task)}
 
 
 def _get_texts(record: Mapping[str, Any], task: GlueTask) -> dict[str, str]:
@@ -405,7 +447,7 @@ def _split_multirc(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 "paragraph": record["passage"]["text"],
                 "question": question["question"],
                 "answer": answer["text"],
-                "label": answer.get("label"),
+                **{field: answer[field] for field in ("label",) if field in answer},
                 "idx": {
                     "paragraph": record["idx"],
                     "question": question["idx"],

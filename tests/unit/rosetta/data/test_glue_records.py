@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rosetta.data import glue_records
+from rosetta.data import bad_records, glue_records
 from tests.support import errors
 
 if TYPE_CHECKING:
@@ -20,6 +20,13 @@ SPANS = {"span1_text": "Ann", "span1_index": 0, "span2_text": "she", "span2_inde
 
 ANSWER = {"paragraph": "p", "question": "q", "answer": "b", "label": 1}
 QUESTION = {"passage": "p", "query": "q", "entities": [], "answers": ["a"]}
+MULTIRC_WITHOUT_LABEL = {
+    "idx": 3,
+    "passage": {
+        "text": "p",
+        "questions": [{"question": "q", "idx": 4, "answers": [{"text": "b", "idx": 5}]}],
+    },
+}
 BAD_NUMBERS: list[tuple[str, str, dict[str, Any]]] = [
     ("super_glue", "multirc", {**ANSWER, "idx": {"paragraph": "x", "question": 4, "answer": 5}}),
     ("super_glue", "record", {**QUESTION, "idx": {"passage": "one", "query": 2}}),
@@ -264,3 +271,53 @@ def test_a_folder_has_a_file_for_each_split(tmp_path: Path) -> None:
         "train": {"cola": "CoLA/train.jsonl", "sst2": "SST-2/train.jsonl", "rte": "rte.jsonl"},
         "validation": {"cola": "CoLA/dev.jsonl", "rte": "rte.jsonl"},
     }
+
+
+@pytest.mark.parametrize(
+    "name", ["task:glue_sst2_v002", "task:glue_v002_proportional"], ids=["task", "mixture"]
+)
+def test_several_parts_are_refused(name: str, tmp_path: Path) -> None:
+    files = [tmp_path / "m1.jsonl", tmp_path / "m2.jsonl"]
+    for file in files:
+        write_lines(file, {"sentence": "a", "label": 1})
+    data = json.dumps({f"jsonl:{file}": 1 for file in files})
+    for use in (glue_records.find_local_tasks, glue_records.check_files):
+        with errors.expect_user_error(errors.INVALID, where="m2.jsonl", value=2):
+            use(name, data, "train")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "name", "record"),
+    [
+        ("glue", "cola", {"sentence": "Go.", "lable": 1}),
+        ("super_glue", "wsc", {"text": "Ann saw that she won", "target": SPANS}),
+        ("super_glue", "multirc", MULTIRC_WITHOUT_LABEL),
+    ],
+    ids=["cola", "wsc", "multirc"],
+)
+def test_a_record_to_train_on_has_the_field_of_the_label(
+    benchmark: str, name: str, record: Any
+) -> None:
+    task = glue_records.BENCHMARKS[benchmark][name]
+    assert glue_records.make_rows(name, task, record)[0]["label"] == glue_records.NO_LABEL
+    with pytest.raises(bad_records.RecordFault, match="label"):
+        glue_records.make_rows(name, task, record, "train")
+
+
+@pytest.mark.parametrize("label", [None, -1], ids=["null", "minus-one"])
+def test_a_hidden_label_in_the_split_to_train_on(label: Any) -> None:
+    task, record = glue_records.BENCHMARKS["glue"]["cola"], {"sentence": "Go.", "label": label}
+    (row,) = glue_records.make_rows("cola", task, record, "train")
+    assert row["label"] == glue_records.NO_LABEL
+
+
+def test_a_second_file_of_a_task_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "SST-2").mkdir()
+    for file in ("SST-2/train.jsonl", "sst2.jsonl"):
+        write_lines(tmp_path / file, {"sentence": "a", "label": 1})
+    glue_records.check_files("task:glue_v002_proportional", f"jsonl:{tmp_path}", "train")
+    left_out = capsys.readouterr().err.splitlines()[-1]
+    assert f"{tmp_path}/sst2.jsonl: " in left_out
+    assert f"sst2 already has {tmp_path}/SST-2/train.jsonl" in left_out
