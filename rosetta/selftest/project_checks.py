@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 GIN_FOLDER = Path(__file__).parent / "projects"
 STEPS = 3  # the optimizer's state of the first is used in the second
+# A tiny model at its first steps may get a little worse, but not by this factor.
+_LARGEST_RISE = 10
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,10 @@ def find_loss_problems(losses: dict[int, float]) -> list[str]:
         return [f"the loss was reported at steps {list(losses)}, not at {steps}"]
     if not all(math.isfinite(loss) for loss in losses.values()):
         return [f"a loss is not finite: {losses}"]
+    if len(set(losses.values())) == 1:
+        return [f"the loss never changes: {losses}"]
+    if max(losses.values()) > _LARGEST_RISE * losses[1]:
+        return [f"the loss rises to more than {_LARGEST_RISE} times the first: {losses}"]
     return []
 
 

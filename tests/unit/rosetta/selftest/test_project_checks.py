@@ -48,10 +48,23 @@ def test_a_project_that_the_environment_lacks_is_refused(monkeypatch: pytest.Mon
         ({}, 1),
         ({1: 3.0, 2: 2.0}, 1),
         ({1: 3.0, 2: 2.0, 3: math.nan}, 1),
+        ({1: 3.0, 2: 2.9, 3: 3.1}, 0),
+        ({1: 3.0, 2: 3.0, 3: 2.5}, 0),
+        ({1: 3.0, 2: 3.0, 3: 3.0}, 1),
+        ({1: 3.0, 2: 31.0, 3: 3.0}, 1),
     ],
-    ids=["complete", "none", "one missing", "not finite"],
+    ids=[
+        "complete",
+        "none",
+        "one missing",
+        "not finite",
+        "a little higher",
+        "two equal",
+        "never changes",
+        "much higher",
+    ],
 )
-def test_every_step_has_a_finite_loss(losses: dict[int, float], problems: int) -> None:
+def test_the_losses_of_the_steps(losses: dict[int, float], problems: int) -> None:
     assert len(project_checks.find_loss_problems(losses)) == problems
 
 
