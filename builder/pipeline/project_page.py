@@ -58,10 +58,16 @@ _CHECKS = """
 `python3 build.py test --projects` runs the check, for one project with its name. `--renew` records
 the table of this page.
 
-- Every module but the tests is imported, in an environment that has all projects.
+- Every module but the tests is imported. The environment has all projects. With the name of one,
+  it has this project and those that it needs.
 - The model is the project's own, in tiny sizes: `rosetta/selftest/projects/PROJECT.gin`. It trains
-  for three steps on sentences or random spectrograms that need no download. The loss is summed over
-  the tokens of a batch, and must be finite.
+  for three steps on sentences or random spectrograms that need no download.
+- The loss is summed over the tokens of a batch. It must be finite at each step, change between the
+  steps, and stay within 10 times the first. This proves that the steps run and do not diverge. It
+  does not prove that the model learns: each step has another batch.
+- prompt-tuning trains its prompt only. All other parameters stay as they are, so that the loss
+  hardly falls.
+- The training step of longt5 runs the code of flaxformer only. No step runs longt5's own modules.
 - Real data, checkpoints that the projects published, and evaluation are not checked.
 """
 
