@@ -42,6 +42,7 @@ CASE_LISTS = {
     "kernels": "rosetta.accept.kernels:list_cases",
     "steps": "rosetta.accept.steps:list_step_cases",
     "full": "rosetta.accept.steps:list_full_cases",
+    "saved": "rosetta.accept.saved_step:list_cases",
     "te": "rosetta.accept.libraries:list_te_cases",
     "nccl": "rosetta.accept.libraries:list_nccl_cases",
     "run": "rosetta.accept.first_run:list_cases",

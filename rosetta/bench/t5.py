@@ -166,7 +166,15 @@ def run_training_step(
 
 
 class Candidate:
-    """One compiled mode. A call trains some steps on the shared state, and waits for them."""
+    """One compiled mode. A call trains some steps on the shared state, and waits for them.
+
+    Args:
+        mode: The mode.
+        config: The network.
+        shared: What all modes share.
+        xla_flags: Flags that replace those of the presets, without dashes.
+        compiled: The compiled step; None to compile it here.
+    """
 
     def __init__(
         self,
@@ -174,13 +182,14 @@ class Candidate:
         config: T5Config,
         shared: SharedState,
         xla_flags: Mapping[str, Any] | None = None,
+        compiled: Any = None,
     ) -> None:
         self.mode, self.config, self.shared = mode, config, shared
         self.fp8_state = jax.device_put(
             _make_fp8_state(config, shared.batch), shared.place.replicated
         )
         start = time.perf_counter()
-        self.compiled = _compile_step(
+        self.compiled = compiled or _compile_step(
             config,
             shared.place,
             (shared.state, self.fp8_state, shared.batch, shared.key),
@@ -259,7 +268,12 @@ def _compile_step(
     return lowered.compile(compiler_options=options)
 
 
-def compile_mode(task: Task, mode: modes.Mode, xla_flags: Mapping[str, Any] | None = None) -> None:
+def compile_mode(
+    task: Task,
+    mode: modes.Mode,
+    xla_flags: Mapping[str, Any] | None = None,
+    devices: Sequence[Any] | None = None,
+) -> Any:
     """Compile the step of a mode without its arrays, and keep it in JAX's cache of programs.
 
     A Candidate of the same mode in another process then takes it from the cache.
@@ -268,11 +282,15 @@ def compile_mode(task: Task, mode: modes.Mode, xla_flags: Mapping[str, Any] | No
         task: The training step to measure.
         mode: The mode.
         xla_flags: Flags that replace those of the presets, without dashes.
+        devices: The devices to compile for, which need not exist; None for those of this process.
+
+    Returns:
+        The compiled step.
 
     Raises:
         UserError: There are fewer devices than the task wants, or the size is not known.
     """
-    place = Place(task)
+    place = Place(task, devices)
     fields = read_model_fields(task)
     config = T5Config(**fields | mode.fields)
     batch = make_random_batch(task, config.vocab_size)
@@ -290,7 +308,7 @@ def compile_mode(task: Task, mode: modes.Mode, xla_flags: Mapping[str, Any] | No
         describe(batch, place.rows),
         describe(jax.eval_shape(lambda: jax.random.key(0)), place.replicated),
     )
-    _compile_step(config, place, arguments, xla_flags or {})
+    return _compile_step(config, place, arguments, xla_flags or {})
 
 
 def _initialize_variables(config: T5Config, key: Any, batch: Any) -> Any:
@@ -301,13 +319,17 @@ def _initialize_variables(config: T5Config, key: Any, batch: Any) -> Any:
 class Place:
     """The devices of a task, and how arrays are laid out on them.
 
+    Args:
+        task: The training step.
+        devices: The devices; None for those of this process.
+
     Raises:
         UserError: There are fewer devices than the task wants, or the batch is not a multiple of
             their number.
     """
 
-    def __init__(self, task: Task) -> None:
-        devices = jax.devices()
+    def __init__(self, task: Task, devices: Sequence[Any] | None = None) -> None:
+        devices = jax.devices() if devices is None else devices
         _check_devices(task, len(devices))
         self.task, self.platform, self.gpu = task, devices[0].platform, devices[0].device_kind
         self.accelerator = resolution.find_accelerator(

@@ -19,7 +19,7 @@ pytest.importorskip("flax", reason="NOT CHECKED: needs the packages of a baked e
 
 import jax.numpy as jnp
 
-from rosetta.accept import attention, kernels, products
+from rosetta.accept import attention, kernels, products, saved_step
 from rosetta.accept.setup import Machine, Setup
 from rosetta.core import acceptance
 from rosetta.nn import attention as nn_attention
@@ -63,7 +63,7 @@ def test_every_row_runs_on_the_cpu(tmp_path: Path) -> None:
     statuses = {row["row"]: row["status"] for row in document["rows"]}
     has_t5x = importlib.util.find_spec("t5x") is not None
     assert statuses == {
-        **dict.fromkeys(("attention", "products", "kernels", "steps", "full"), "measured"),
+        **dict.fromkeys(("attention", "products", "kernels", "steps", "full", "saved"), "measured"),
         "te": "skipped",
         "nccl": "measured",
         "run": "measured" if has_t5x else "skipped",
@@ -217,3 +217,24 @@ def test_a_gpu_without_fp8_multiplies_in_bfloat16_only() -> None:
     assert {check.name for check in measurement.checks} == {"error of bf16"}
     assert "FP8 needs" in measurement.notes[0]
     assert jnp.bfloat16 in products.list_types(ampere, product)["bf16"]
+
+
+def test_a_loaded_step_that_computes_another_loss_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("optax")
+    assert _find_failed(saved_step.measure_saved_step(SETUP)) == set()
+
+    save_and_load = saved_step.save_and_load
+
+    def load_wrong_step(compiled: Any) -> tuple[Any, int]:
+        loaded, size = save_and_load(compiled)
+
+        def run(*arguments: Any) -> Any:
+            state, fp8_state, loss = loaded(*arguments)
+            return state, fp8_state, loss * 1.01
+
+        return run, size
+
+    monkeypatch.setattr(saved_step, "save_and_load", load_wrong_step)
+    assert _find_failed(saved_step.measure_saved_step(SETUP)) != set()
