@@ -15,7 +15,7 @@ from rosetta.data import Array, shuffling
 from rosetta.data.rows import Grid, MarkedSource, Rows, Source, Windows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 _MIXTURE_KEY = 6  # the first word of the keys that are derived from a seed, see rows
 
@@ -92,6 +92,30 @@ class Mixture:
                     arrays[field.name] = np.zeros((len(examples), part.shape[1]), np.int32)
                 arrays[field.name][positions] = part
         return Rows(**arrays)
+
+    def list_draws_once(self, row_counts: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield every row of every source once: the number of the source, and of the row in it.
+
+        The sources are drawn at their rates, each in its order, until one has no further row.
+
+        Args:
+            row_counts: The number of rows of each source.
+        """
+        next_rows = [0] * len(row_counts)
+        unfinished = {number for number, count in enumerate(row_counts) if count}
+        first = 0
+        while len(unfinished) > 1:
+            source_numbers, _ = self.locate_draws(np.arange(first, first + self.BLOCK))
+            first += self.BLOCK
+            for source_number in source_numbers.tolist():
+                if source_number in unfinished:
+                    yield source_number, next_rows[source_number]
+                    next_rows[source_number] += 1
+                    if next_rows[source_number] == row_counts[source_number]:
+                        unfinished.remove(source_number)
+        for source_number in unfinished:
+            for row in range(next_rows[source_number], row_counts[source_number]):
+                yield source_number, row
 
     def describe(self, names: Sequence[str] | None = None) -> str:
         """Return the share, the name and the description of each source.

@@ -6,6 +6,7 @@ Evaluation, inference and T5X's check of vocabularies read them.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,20 @@ import tensorflow as tf
 
 from rosetta.core import log
 from rosetta.core.errors import MISSING, UNSUPPORTED, UserError
-from rosetta.data import Array, data_spec, labelled_records, row_sources, task_records
+from rosetta.data import (
+    Array,
+    data_spec,
+    labelled_records,
+    mixtures,
+    row_sources,
+    task_records,
+)
 from rosetta.t5x import encoder_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from rosetta.data.rows import Rows, Source
 
 SPLITS = ("train", "validation")
 _ENCODER_METRICS = {
@@ -324,6 +334,25 @@ def _encode_label(text: str, definition: Any, where: str) -> int:
     return labelled_records.encode_label(text, labels, objective, where)
 
 
+def _iterate_rows(source: Source) -> Iterator[Rows]:
+    """Yield each row of a source once, or of each source of a mixture.
+
+    Streams and synthetic data have no end, nor has a mixture with them. T5X reads as many batches
+    as eval_steps says.
+    """
+    parts = source.sources if isinstance(source, mixtures.Mixture) else [source]
+    row_counts: list[int] = [part.count for part in parts if hasattr(part, "count")]
+    if len(row_counts) < len(parts):
+        for number in itertools.count():
+            yield source.read_rows(np.array([number]))
+    elif isinstance(source, mixtures.Mixture):
+        for part_number, number in source.list_draws_once(row_counts):
+            yield parts[part_number].read_rows(np.array([number]))
+    else:
+        for number in range(row_counts[0]):
+            yield source.read_rows(np.array([number]))
+
+
 def _read_rows(
     dataset: tf.data.Dataset,
     sequence_length: Mapping[str, int],
@@ -333,7 +362,7 @@ def _read_rows(
 ) -> tf.data.Dataset:
     """Return each row of a split once, in the order of the data, without padding.
 
-    Those of an encoder have it. SeqIO calls this function as a preprocessor.
+    The rows of an encoder have padding. SeqIO calls this function as a preprocessor.
 
     Args:
       dataset: what _name_split returned.
@@ -350,12 +379,7 @@ def _read_rows(
             seed=0,
             shuffle=False,
         )
-        source = row_sources.open_sources(recipe)
-        # Streams and synthetic data have no end. T5X reads as many batches as eval_steps says.
-        count = getattr(source, "count", None)
-        number = 0
-        while count is None or number < count:
-            rows = source.read_rows(np.array([number]))
+        for rows in _iterate_rows(row_sources.open_sources(recipe)):
             tokens = {"inputs": rows.inputs[0], "targets": rows.targets[0]}
             # The places of an encoder's targets are those of its inputs.
             is_encoder = definition.objective in data_spec.ENCODER_OBJECTIVES
@@ -363,7 +387,6 @@ def _read_rows(
                 side: tokens[side] if is_encoder else tokens[side][tokens[side] != 0]
                 for side in sides
             }
-            number += 1
 
     signature = {side: tf.TensorSpec((None,), tf.int32) for side in sides}
     return dataset.flat_map(

@@ -178,6 +178,14 @@ def test_a_mixture_draws_at_its_rates_and_none_of_its_examples_twice(sets: dict[
     assert (some[1] == number[5000:5100]).all()
 
 
+def test_a_mixture_is_read_once_at_its_rates() -> None:
+    source = mixtures.Mixture([], [3, 1], ["a", "b"], seed=0)
+    draws = list(source.list_draws_once([10, 2000]))
+    assert sorted(draws) == [(0, row) for row in range(10)] + [(1, row) for row in range(2000)]
+    assert [part for part, _ in draws[:12]].count(0) >= 6  # three of four, before they run out
+    assert list(source.list_draws_once([0, 0])) == []
+
+
 def test_a_rate_too_small_to_draw_is_refused(sets: dict[str, str]) -> None:
     data = json.dumps({sets["text"]: 100_000, sets["cache"]: 1})
     with errors.expect_user_error(errors.INVALID, where="DATA", names=("cache:", "4096")):

@@ -70,6 +70,25 @@ def test_records_without_labels_are_not_evaluated(tmp_path: Path) -> None:
     assert evaluation_data.raised_errors.pop().kind == MISSING
 
 
+def test_a_mixture_of_hidden_tokens_has_an_end(tmp_path: Path) -> None:
+    for name, count in (("a", 3), ("b", 2)):
+        (tmp_path / f"{name}.txt").write_text(f"{name * 9}\n" * 5 * count)
+    parts = [f"text:{tmp_path}/{name}.txt" for name in "ab"]
+    counts: list[int] = []
+    mixtures: list[Any] = [*parts, dict.fromkeys(parts, 1)]
+    for data in mixtures:
+        task = dataset.task(
+            data,
+            dataset.vocabulary("byte"),
+            objective="mlm",
+            eval_data=data,
+            name=f"{tmp_path.name}_{len(counts)}",
+        )
+        rows = task.get_dataset({"inputs": 16, "targets": 16}, "validation", shuffle=False)
+        counts.append(sum(1 for _ in rows.take(100)))
+    assert counts[2] == counts[0] + counts[1] < 100
+
+
 def test_figures_of_targets() -> None:
     logits = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
     targets: Any = np.array([[1, 0, 4], [0, 0, 0]], np.int32)
