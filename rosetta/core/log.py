@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import shlex
+import shutil
 import sys
 import time
 import traceback
@@ -362,7 +363,9 @@ class _ProgressBar:
             self._shown, self._note = now, note
             bar = "#" * (_BAR_WIDTH * number // max(total, 1))
             line = f"{action} [{bar:<{_BAR_WIDTH}}] {number:,}/{total:,}{counted}{rest}"
-            show_count(f"{line}, {note}" if note else line, last=number == total)
+            text = f"{line}, {note}" if note else line
+            # A line that wraps cannot be cleared.
+            show_count(text[: shutil.get_terminal_size().columns - 1], last=number == total)
 
     def _format_rest(self, now: float, total: int) -> str:
         """Return the time that is left at this speed; "" if it is not known."""

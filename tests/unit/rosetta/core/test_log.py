@@ -159,6 +159,17 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch
     assert file.getvalue() == "rosetta: reading: 3 of 4, 0:20 left\n"
 
 
+def test_a_bar_is_not_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    for number in (1, 2, 3):
+        log.show_progress("writing", number, 3, note=f"a long name {number} " * 5)
+    bars = [line.removeprefix("\x1b[K") for line in terminal.getvalue().split("\r")[1:]]
+    assert [len(bar.rstrip("\n")) for bar in bars] == [39, 39, 39]
+    assert bars[-1].endswith("\n")
+
+
 def test_a_line_takes_the_place_of_an_open_count(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
