@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def make_record(wanted: Packages, sources: Mapping[str, PatchedSource]) -> dict[str, Any]:
     """Return the content of lock.json, the record of what an environment consists of."""
-    projects = [name for name, _ in wanted.projects]
+    projects = wanted.project_digests()
     return {
         **({"projects": projects} if projects else {}),
         "schema": 1,

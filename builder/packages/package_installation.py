@@ -11,6 +11,7 @@ from builder import __version__
 from builder.core import bytecode, log
 from builder.core.cache import Cache, stage_key
 from builder.packages import (
+    declared_requirements,
     dependency_check,
     file_stripping,
     lock_file,
@@ -19,7 +20,7 @@ from builder.packages import (
     uv,
     wheel_record,
 )
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -75,6 +76,14 @@ class Packages:
         """The sha256 of the lock."""
         return lock_file.hash_lock(self.lock)
 
+    def project_digests(self) -> dict[str, str | None]:
+        """Return the sha256 of the lock of each project; None for a project that has no lock."""
+        digests: dict[str, str | None] = {}
+        for name, _ in self.projects:
+            file = self.manifest.folder(self.manifest.projects[name].lock(name))
+            digests[name] = lock_file.hash_lock(file) if file.exists() else None
+        return digests
+
     def pins(self) -> list[lock_file.Pin]:
         """Return the locked packages whose markers match this Python and architecture."""
         environment = lock_file.marker_environment(
@@ -101,7 +110,7 @@ class Packages:
 
     def inputs(self) -> dict[str, Any]:
         """Return everything that affects the installation, except the path of the Python."""
-        projects = {name: [pin.text for pin in pins] for name, pins in self.projects}
+        projects = self.project_digests()
         return {
             **({"projects": projects} if projects else {}),
             "lock": self.digest,
@@ -130,12 +139,25 @@ def read_projects(
     """Return projects of the manifest, each with the packages that its lock has.
 
     A project that requires no package has no lock.
+
+    Raises:
+        UserError: The lock of a project that requires packages is missing, or is not valid.
     """
-    paths = {name: manifest.folder(manifest.projects[name].lock(name)) for name in names}
-    return tuple(
-        (name, tuple(lock_file.read_lock(path)) if path.exists() else ())
-        for name, path in paths.items()
-    )
+    record = declared_requirements.load_record(manifest.folder(declared_requirements.RECORD))
+    projects = []
+    for name in names:
+        file = manifest.folder(manifest.projects[name].lock(name))
+        is_needed = record.get(name, {}).get("requirements") != []
+        if is_needed and not file.exists():
+            raise UserError(
+                f"the lock of the project {name} is missing",
+                str(file),
+                "make the locks: python build.py lock",
+                kind=MISSING,
+                value=name,
+            )
+        projects.append((name, tuple(lock_file.read_lock(file)) if file.exists() else ()))
+    return tuple(projects)
 
 
 def ensure_environment(cache: Cache, packages: Packages, *, offline: bool) -> Path:

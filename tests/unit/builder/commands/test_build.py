@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -520,13 +521,32 @@ def test_a_project_is_added_with_its_locked_packages(chain: Chain) -> None:
     )
     assert done.stdout == "addon\n"
     record = json.loads((chain.output / "opt/rosetta/lock.json").read_text())
-    assert record["projects"] == ["addon"]
+    lock = (chain.folder / "locks/projects/addon.txt").read_bytes()
+    assert record["projects"] == {"addon": hashlib.sha256(lock).hexdigest()}
     assert "more==1.0" in (chain.output / "opt/rosetta/constraints.txt").read_text()
     # Without the project, the environment is the distribution's again.
     status, document, stderr = chain.run()
     assert status == 0, stderr
     assert not (chain.output / "opt/addon").exists()
     assert "projects" not in json.loads((chain.output / "opt/rosetta/lock.json").read_text())
+
+
+def test_a_missing_lock_of_a_project_is_refused_unless_it_requires_no_package(chain: Chain) -> None:
+    small_distribution.add_project(chain, "addon", "more")
+    (chain.folder / "locks/projects/addon.txt").unlink()
+    record = chain.folder / "locks/declared.json"
+    for requirements in (None, ["more"]):
+        if requirements:
+            record.write_text(json.dumps({"sources": {"addon": {"requirements": requirements}}}))
+        status, document, _ = chain.run("--with", "addon")
+        assert (status, document["error"]["kind"]) == (2, "missing")
+        assert document["error"]["where"].endswith("locks/projects/addon.txt")
+        assert not chain.output.exists()
+    record.write_text(json.dumps({"sources": {"addon": {"requirements": []}}}))
+    status, _, stderr = chain.run("--with", "addon")
+    assert status == 0, stderr
+    lock = json.loads((chain.output / "opt/rosetta/lock.json").read_text())
+    assert lock["projects"] == {"addon": None}
 
 
 def test_an_unknown_project_is_refused_and_nothing_is_written(chain: Chain) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -130,7 +131,8 @@ def test_a_project_is_in_the_image_with_its_locked_packages(chain: Chain) -> Non
     assert members["opt/addon/addon/__init__.py"][2] == b'NAME = "addon"\n'
     assert any(path.endswith("site-packages/more.py") for path in members)
     lock = json.loads(members["opt/rosetta/lock.json"][2])
-    assert lock["projects"] == ["addon"]
+    file = chain.folder / "locks/projects/addon.txt"
+    assert lock["projects"] == {"addon": hashlib.sha256(file.read_bytes()).hexdigest()}
     assert list(lock["sources"]) == ["addon", "thing"]
 
 
