@@ -19,7 +19,7 @@ from builder.images import image_build, inspection
 from builder.images.oci import blob_compression
 from builder.images.oci import layer as image_layer
 from builder.upstream.checkout import Publisher
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from builder.core.command_context import Context
@@ -115,6 +115,7 @@ def _make_request(
         raise UserError(
             f"its lock.json names the compression {compression[:20]!r}", image_name, _NOT_OURS
         )
+    _refuse_projects(image_name, lock)
     _refuse_replaced_packages(image_name, locks)
     if base.startswith("bootstrap:"):
         base = "bootstrap"
@@ -138,6 +139,17 @@ def _read_publisher(original: InspectedImage) -> Publisher:
     labels = json.loads(original.images[0].config).get("config", {}).get("Labels") or {}
     prefix = "org.opencontainers.image."
     return Publisher(labels.get(f"{prefix}source", ""), labels.get(f"{prefix}revision", ""))
+
+
+def _refuse_projects(image_name: str, lock: dict[str, Any]) -> None:
+    """Raise UserError for an image with projects: the build of this command has none."""
+    if projects := lock.get("projects"):
+        raise UserError(
+            f"has the projects {', '.join(projects)}, which reproduce does not build",
+            image_name,
+            "give an image without projects",
+            kind=UNSUPPORTED,
+        )
 
 
 def _refuse_replaced_packages(image_name: str, locks: dict[str, dict[str, Any]]) -> None:

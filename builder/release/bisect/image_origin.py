@@ -25,7 +25,7 @@ from builder.release.bisect import repository
 from builder.release.bisect.build_contents import rules_of_line
 from builder.upstream import git_objects, patch_path_rules, patch_series
 from rosetta.core.atomic_files import write_atomic
-from rosetta.core.errors import DAMAGED, MISSING, UserError
+from rosetta.core.errors import DAMAGED, MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -85,6 +85,7 @@ def write_manifest_of_built(
     with _open_files(kind, place, folder / "image") as read_files:
         try:
             record = _parse_record(read_files([f"{_HOME}/lock.json"])[f"{_HOME}/lock.json"][0])
+            _refuse_projects(record, where)
             document = _manifest_document(record, manifest.load(context.manifest_path), where)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
@@ -101,6 +102,17 @@ def write_manifest_of_built(
     write_atomic(folder / "locks/build.txt", content)
     write_atomic(folder / "manifest.yaml", json.dumps(document, indent=1) + "\n")
     return record.document
+
+
+def _refuse_projects(record: _Record, where: str) -> None:
+    """Raise UserError for an environment or image with projects: bisect builds without them."""
+    if projects := record.document.get("projects"):
+        raise UserError(
+            f"has the projects {', '.join(projects)}, which bisect does not build",
+            where,
+            "give an environment or an image without projects",
+            kind=UNSUPPORTED,
+        )
 
 
 def _parse_record(lock_json: bytes) -> _Record:
