@@ -121,7 +121,8 @@ def parse_output_folder(arguments: argparse.Namespace) -> Path:
     Raises:
         UserError: --output has another form, or the folder cannot be created.
     """
-    name = "-".join((arguments.distribution, arguments.accelerator, *arguments.projects))
+    projects = dict.fromkeys(arguments.projects)
+    name = "-".join((arguments.distribution, arguments.accelerator, *projects))
     text = arguments.output or f"env:build/{name}"
     kind, colon, folder = text.partition(":")
     if kind != "env" or not colon or not folder:

@@ -42,7 +42,7 @@ def check_projects(context: Context, names: Sequence[str], inside: str = "") -> 
     if unknown:
         loaded.choose_projects(next(iter(loaded.distributions)), unknown)
     by_distribution: dict[str, list[str]] = {}
-    for name in names or loaded.projects:
+    for name in dict.fromkeys(names) or loaded.projects:
         by_distribution.setdefault(loaded.projects[name].distribution, []).append(name)
     rows: list[dict[str, Any]] = []
     for distribution, group in by_distribution.items():

@@ -12,6 +12,9 @@ from rosetta.core.value_parsing import parse_whole_number, read_truth_value
 if TYPE_CHECKING:
     import argparse
 
+_DEFAULT_STEPS = 20
+_DEFAULT_DEVICES = (1, 4)
+
 
 def _parse_steps(text: str) -> int:
     """Return the value of --steps: a multiple of 5, and at least 15."""
@@ -40,12 +43,13 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
         ),
     )
     test.add_argument(
-        "--steps", type=_parse_steps, default=20, help="steps before the restore (default: 20)"
+        "--steps",
+        type=_parse_steps,
+        help=f"steps before the restore (default: {_DEFAULT_STEPS})",
     )
     test.add_argument(
         "--devices",
         type=option_types.parse_device_counts,
-        default=(1, 4),
         help="numbers of virtual CPU devices, with one run for each (default: 1,4)",
     )
     test.add_argument(
@@ -77,12 +81,14 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
     if read_truth_value(os.environ, "ENABLE_TE"):
         transformer_engine.require_transformer_engine()
+    if args.project:
+        _refuse_options_of_frameworks(args)
     distribution, framework = _choose_framework(args.framework)
     options = runner.Options(
         framework=framework,
         distribution=distribution,
-        steps=args.steps,
-        devices=args.devices,
+        steps=args.steps or _DEFAULT_STEPS,
+        devices=args.devices or _DEFAULT_DEVICES,
         workdir=args.workdir,
         with_imports=not args.no_imports,
         with_training=not args.imports_only,
@@ -96,6 +102,21 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         return result, project_checks.format_result(result)
     result = runner.run_selftest(options)
     return result, report.format_result(result)
+
+
+def _refuse_options_of_frameworks(args: argparse.Namespace) -> None:
+    """Raise UserError for an option that the check of a project does not read."""
+    values = {"--steps": args.steps, "--devices": args.devices}
+    given = [option for option, value in values.items() if value is not None]
+    if args.framework == "pax":
+        given.append("--framework pax")
+    if given:
+        raise UserError(
+            f"{' and '.join(given)} cannot be used with --project",
+            "selftest --project",
+            "leave out --project, or the other options",
+            kind=CONFLICT,
+        )
 
 
 def _choose_framework(wanted: str | None) -> tuple[str | None, str]:

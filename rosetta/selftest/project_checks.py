@@ -88,7 +88,7 @@ def check_projects(names: Sequence[str], options: Options) -> dict[str, Any]:
     Raises:
         UserError: A project is unknown, or this environment does not have it.
     """
-    projects = [Project(name=name) for name in names]
+    projects = [Project(name=name) for name in dict.fromkeys(names)]
     for project in projects:
         _require_project(project)
     output = make_output_folder(options)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from builder.commands import build
 from builder.core import manifest
 from builder.core.cache import Cache
 from builder.core.command_context import Context
@@ -52,6 +54,19 @@ def test_the_self_test_of_the_environment_is_asked(context: Context, tmp_path: P
     assert "| mt3 | ffffffffffff | 20 of 21 | 2571, 2550, 2449 | mt3.tool: needs" in (
         project_checks.format_table(results)
     )
+
+
+def test_a_repeated_project_is_checked_once(context: Context, tmp_path: Path) -> None:
+    folder = _make_environment(tmp_path / "env", ROW)
+    project_checks.check_projects(context, ["mt3", "mt3"], f"env:{folder}")
+    assert (folder / "words").read_text() == "selftest --json --project mt3\n"
+
+
+def test_a_repeated_project_is_once_in_the_name_of_the_folder() -> None:
+    arguments = argparse.Namespace(
+        distribution="t5x", accelerator="cpu", projects=["mt3", "mt3"], output=""
+    )
+    assert build.parse_output_folder(arguments).name == "t5x-cpu-mt3"
 
 
 def test_a_problem_is_in_the_table(context: Context, tmp_path: Path) -> None:

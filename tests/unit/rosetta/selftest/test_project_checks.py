@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.core import manifest
+from rosetta import cli
 from rosetta.selftest import project_checks, runner
 from rosetta.selftest.project_checks import Project
 from tests.support import errors
@@ -81,3 +82,31 @@ def test_the_result_is_formatted() -> None:
     assert lines[0] == "mt3: 21 modules, 0 failed, 1 skipped"
     assert lines[-1] == "FAILED"
     assert "PROBLEM mt3: no" in lines
+
+
+def test_a_repeated_project_is_checked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(project_checks, "_require_project", lambda _: None)
+    monkeypatch.setattr(
+        project_checks,
+        "_check_project",
+        lambda _context, project, *_: {"name": project.name, "problems": []},
+    )
+    options = runner.Options("t5x", workdir=tmp_path / "work")
+    result = project_checks.check_projects(["mt3", "longt5", "mt3"], options)
+    assert [row["name"] for row in result["projects"]] == ["mt3", "longt5"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--steps", "20"), ("--devices", "1"), ("--framework", "pax")],
+    ids=["steps", "devices", "framework"],
+)
+def test_options_that_a_project_ignores_are_refused(
+    words: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["selftest", "--project", "mt3", *words]) == 2
+    message = capsys.readouterr().err
+    assert words[0] in message
+    assert "--project" in message
