@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.core.errors import INVALID, MISSING, UNKNOWN, UserError
+from rosetta.core.errors import INVALID, MISSING, UserError
 from rosetta.data import Array, masking_tokens
+from rosetta.data.bad_records import RecordFault
 from rosetta.data.pair_rows import EncodedRecords
 
 if TYPE_CHECKING:
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from rosetta.data.masking_tokens import MaskingTokens
     from rosetta.data.pair_rows import Pair
     from rosetta.data.vocabularies import Vocabulary
+
+NO_LABEL = "-1"  # the label of a record without one, of Hugging Face and TensorFlow Datasets
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
+_WHOLE_NUMBER = re.compile(r"(-?[0-9]{1,9})(?:\.0*)?")
+_LARGEST = float(np.finfo(np.float32).max)
+_MAX_QUOTED = 60  # characters of a label in a message
 
 
 def split_labels(text: str | None) -> tuple[str, ...]:
@@ -46,33 +53,22 @@ def split_labels(text: str | None) -> tuple[str, ...]:
     return labels
 
 
-def encode_label(text: str, labels: Sequence[str], objective: str, where: str) -> int:
-    """Return the token of a label.
+def encode_label(text: str, labels: Sequence[str], objective: str) -> int | None:
+    """Return the token of a label; None if the label says that the record has none.
 
     Args:
         text: The label, as the record has it: the name of a class or, as in GLUE, its number,
-            counted from 0.
+            counted from 0. The number may have decimals that are 0, as in tables. If a class has a
+            number as its name, all numbers are names. "" and, for classes, -1 stand for no label.
         labels: The names of the classes.
         objective: "classification" or "regression".
-        where: The source of the record, for the error.
 
     Raises:
-        UserError: The label is not a class, or not a number.
+        RecordFault: The label is not a class, or not a number.
+        UserError: The classes are not set.
     """
     if objective == "regression":
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(np.float32(number)):
-            raise UserError(
-                f"the label {text!r} is not a number",
-                where,
-                "give a number, or set FT_TASK=classification",
-                kind=INVALID,
-                value=text,
-            )
-        return int((np.float32(number) or np.float32(-0.0)).view(np.int32))
+        return _encode_number(text) if text else None
     if not labels:
         raise UserError(
             "the classes are not set",
@@ -80,17 +76,85 @@ def encode_label(text: str, labels: Sequence[str], objective: str, where: str) -
             "name them in their order, as in LABELS=negative,positive",
             kind=MISSING,
         )
-    if text in labels:
-        return labels.index(text) + 1
-    if re.fullmatch("[0-9]+", text) and int(text) < len(labels):
-        return int(text) + 1
-    raise UserError(
-        f"the label {text!r} is not one of {', '.join(labels)}",
-        where,
-        f"name all classes in LABELS; their numbers are 0 to {len(labels) - 1}",
-        kind=UNKNOWN,
-        value=text,
+    whole_number = _WHOLE_NUMBER.fullmatch(text)
+    for name in (text, whole_number[1] if whole_number else text):
+        if name in labels:
+            return labels.index(name) + 1
+        if name in ("", NO_LABEL):
+            return None
+    remedy = "name all classes in LABELS"
+    if not any(map(_NUMBER.fullmatch, labels)):
+        if whole_number and 0 <= int(whole_number[1]) < len(labels):
+            return int(whole_number[1]) + 1
+        remedy += f"; their numbers are 0 to {len(labels) - 1}"
+    raise RecordFault(
+        f"the label {_quote(text)} is not one of {', '.join(labels)}",
+        remedy,
+        "the label is not a class",
     )
+
+
+def _encode_number(text: str) -> int:
+    """Return the token of a number, see encode_label."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not abs(number) <= _LARGEST:
+        raise RecordFault(
+            f"the label {_quote(text)} is not a number",
+            "give a number, or set FT_TASK=classification",
+            "the label is not a number",
+        )
+    return int((np.float32(number) or np.float32(-0.0)).view(np.int32))
+
+
+def may_be_hidden(text: str) -> bool:
+    """Return whether a label of regression is -1, which data sets write for a hidden label."""
+    whole_number = _WHOLE_NUMBER.fullmatch(text)
+    return whole_number is not None and whole_number[1] == NO_LABEL
+
+
+def _quote(text: str) -> str:
+    """Return a label in quotes, shortened for a message."""
+    return repr(text if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]}\u2026")
+
+
+def check_length(length: int, text_count: int) -> None:
+    """Check that a row has room for each text of a record.
+
+    Args:
+        length: The most tokens of a row, those around the texts included.
+        text_count: The number of texts of a record.
+
+    Raises:
+        UserError: The length leaves no token for a text.
+    """
+    shortest = 1 + 2 * text_count
+    if length < shortest:
+        raise UserError(
+            f"a row of {length} tokens has no room for {text_count} text(s) and the tokens "
+            "around them",
+            "TASK_FEATURE_LENGTHS",
+            f"set inputs (ENC_SL) to at least {shortest}",
+            kind=INVALID,
+            value=length,
+        )
+
+
+def check_finite(outputs: Any) -> None:
+    """Check that what a model returned for rows are finite numbers.
+
+    Raises:
+        UserError: A probability or a predicted number is not finite.
+    """
+    if not np.isfinite(np.asarray(outputs, np.float64)).all():
+        raise UserError(
+            "the model returns values that are not finite numbers",
+            "its weights",
+            "use an earlier checkpoint, from before the loss was not a number",
+            kind=INVALID,
+        )
 
 
 def encode_texts(texts: Sequence[str], vocabulary: Vocabulary, length: int) -> Array:

@@ -202,6 +202,9 @@ def _open_pairs(spec: Spec, recipe: Recipe) -> pair_rows.Pairs:
     """Return the rows of a source of inputs and targets, see open_source."""
     pairs: Sequence[pair_rows.Pair]
     objective = recipe.sized_objective
+    if objective.name in data_spec.LABEL_OBJECTIVES:
+        text_count = len(data_spec.parse_label_fields(recipe.text_field)) - 1
+        labelled_records.check_length(objective.inputs, text_count)
     if spec.kind == "cache":
         cache = TokenCache(spec.value)
         count = int(cache.cumulative_documents[-1])
@@ -211,16 +214,18 @@ def _open_pairs(spec: Spec, recipe: Recipe) -> pair_rows.Pairs:
         ]
     else:
         examples = list(
-            task_records.read_examples(spec, objective.name, recipe.split, field=recipe.text_field)
+            task_records.read_examples(
+                spec,
+                objective.name,
+                recipe.split,
+                field=recipe.text_field,
+                labels=recipe.labels,
+            )
         )
         for example in examples:
             example["inputs"] = task_records.add_prefix(recipe.input_prefix, example["inputs"])
         if objective.name in data_spec.LABEL_OBJECTIVES:
-            encode = labelled_records.encode_label
-            tokens = [
-                encode(example["targets"], recipe.labels, objective.name, str(spec))
-                for example in examples
-            ]
+            tokens = [example["label"] for example in examples]
             texts = [task_records.list_texts(example) for example in examples]
             pairs = labelled_records.EncodedLabels(
                 texts, tokens, recipe.vocabulary, objective.inputs

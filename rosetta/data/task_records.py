@@ -22,6 +22,7 @@ from rosetta.data import (
     data_spec,
     documents,
     json_lines,
+    labelled_records,
     prompts,
     table_files,
     tfds,
@@ -194,32 +195,57 @@ def format_labelled_text(
     *,
     answered: bool = True,
     names: tuple[str, ...] = data_spec.PAIR_FIELDS,
+    encode: Callable[[str], int | None] | None = None,
 ) -> dict[str, Any] | None:
     """Return a record that has one or two texts and a label, which may be a number.
 
     Args:
         record: The fields.
-        answered: Whether a label is needed. Otherwise that of a record without one is "".
+        answered: Whether a label is needed. Otherwise that of a record without a valid one is "".
         names: The names of the fields that have the texts and, last, the label.
+        encode: Returns the token of a label, see labelled_records.encode_label. None leaves labels
+            unchecked.
 
     Returns:
-        {"inputs", "targets", "idx"}, and "inputs_pair" if there is a second text; None if a label
-        is needed and the record has no such field.
+        {"inputs", "targets", "idx"}, "inputs_pair" if there is a second text, and with `encode` the
+        token of the label as "label", which is 0 if there is none. None if a label is needed and
+        the record has none.
 
     Raises:
-        ValueError: The record has no such fields.
+        ValueError: The record has no such fields, or its label is not valid.
     """
-    *texts, label_name = names
-    label = record.get(label_name)
-    if isinstance(label, (int, float)) and not isinstance(label, bool):
-        record = {**record, label_name: str(label)}
-    example = format_text_to_text(record, answered=answered, names=(texts[0], label_name))
-    for name in texts[1:]:
+    *text_names, label_name = names
+    for name in text_names:
         if not isinstance(record.get(name), str):
             raise ValueError(f"{name} is missing")  # noqa: TRY004 (a fault of the data)
-        if example is not None:
-            example["inputs_pair"] = record[name]
+    try:
+        label = _write_label(record.get(label_name))
+        token = encode(label) if encode else None
+    except ValueError:
+        if answered:
+            raise
+        label, token = "", None
+    if answered and (not label or (encode and token is None)):
+        return None
+    example = {"inputs": record[text_names[0]], "targets": label, "idx": record.get("idx", 0)}
+    if len(text_names) > 1:
+        example["inputs_pair"] = record[text_names[1]]
+    if encode:
+        example["label"] = token or 0
     return example
+
+
+def _write_label(label: Any) -> str:
+    """Return a label as text; "" if there is none.
+
+    Raises:
+        ValueError: It is neither text nor a number.
+    """
+    if label is None:
+        return ""
+    if isinstance(label, bool) or not isinstance(label, (str, int, float)):
+        raise ValueError("the label is neither text nor a number")  # noqa: TRY004 (of the data)
+    return str(label)
 
 
 def list_texts(example: Mapping[str, Any]) -> tuple[str, ...]:
@@ -255,6 +281,7 @@ def read_examples(
     *,
     answered: bool = True,
     field: str = data_spec.DEFAULT_FIELD,
+    labels: Sequence[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the formatted examples of a source, in the order of the source.
 
@@ -270,32 +297,21 @@ def read_examples(
             SQuAD, text_to_text and texts with a label can do without answers.
         field: The fields of text_to_text or of texts and a label, see data_spec.parse_pair_fields
             and parse_label_fields.
+        labels: The names of the classes, () for regression. The labels of records are then checked,
+            and examples have their tokens, see format_labelled_text.
 
     Raises:
         UserError: `handle` raises it, or no record has an answer.
     """
-    format_record = FORMATTERS[objective]
-    columns: tuple[str, ...] = ()  # those that a table has to have
-    if objective in ("text_to_text", *data_spec.LABEL_OBJECTIVES):
-        is_pair = objective == "text_to_text"
-        parse_fields = data_spec.parse_pair_fields if is_pair else data_spec.parse_label_fields
-        names = parse_fields(field)
-        columns = names if answered else names[:-1]
-        format_record = functools.partial(format_record, names=names)
-    if not answered:
-        format_record = functools.partial(format_record, answered=False)
-    count = left_out = 0
+    format_record, columns = _choose_formatter(objective, field, labels, answered=answered)
+    count = left_out = hidden = 0
     for record in _read_records(spec, objective, split, handle, columns):
         try:
             example = format_record(record.fields)
             if split == "train" and _lacks_target(example, objective):
                 raise ValueError("the target to train on is missing")
         except ValueError as error:
-            fault = RecordFault(
-                f"not a record of {objective}: {error}",
-                "name files of that task's records",
-                f"not a record of {objective}",
-            )
+            fault = _describe_fault(error, objective)
             handle(fault.locate(record.path, record.place))
             continue
         count += 1
@@ -305,18 +321,54 @@ def read_examples(
         example = {name: _replace_surrogates(value, record.path) for name, value in example.items()}
         if not answered:
             example["name"] = identify_record(record.fields)
+        hidden += objective == "regression" and labelled_records.may_be_hidden(example["targets"])
         yield example
-    if left_out and left_out == count:
+    answer = "label" if objective in data_spec.LABEL_OBJECTIVES else "answer"
+    # A number may be -1, but not all of them: data sets write -1 for labels that they hide.
+    if count and answered and left_out + hidden == count:
         raise UserError(
-            f"none of the {count:,} records has an answer",
+            f"none of the {count:,} records has a label or an answer",
             str(spec),
             "name records with labels or answers; `rosetta t5x infer` takes questions alone",
             kind=MISSING,
             value=count,
         )
     if left_out:
-        line = f"{spec}: {left_out:,} of {count:,} records have no answer and are left out"
+        line = f"{spec}: {left_out:,} of {count:,} records have no {answer} and are left out"
         log.warn(line, once=True)
+
+
+def _choose_formatter(
+    objective: str, field: str, labels: Sequence[str] | None, *, answered: bool
+) -> tuple[Formatter, tuple[str, ...]]:
+    """Return the formatter of an objective, and the columns that a table has to have.
+
+    The arguments are those of read_examples.
+    """
+    arguments: dict[str, Any] = {} if answered else {"answered": False}
+    columns: tuple[str, ...] = ()
+    if objective in ("text_to_text", *data_spec.LABEL_OBJECTIVES):
+        is_pair = objective == "text_to_text"
+        parse_fields = data_spec.parse_pair_fields if is_pair else data_spec.parse_label_fields
+        names = parse_fields(field)
+        columns = names if answered else names[:-1]
+        arguments["names"] = names
+        if labels is not None and not is_pair:
+            arguments["encode"] = functools.partial(
+                labelled_records.encode_label, labels=labels, objective=objective
+            )
+    return functools.partial(FORMATTERS[objective], **arguments), columns
+
+
+def _describe_fault(error: ValueError, objective: str) -> RecordFault:
+    """Return what is wrong with a record that a formatter refused."""
+    if isinstance(error, RecordFault):
+        return error
+    return RecordFault(
+        f"not a record of {objective}: {error}",
+        "name files of that task's records",
+        f"not a record of {objective}",
+    )
 
 
 def add_prefix(prefix: str, inputs: str) -> str:
@@ -348,6 +400,7 @@ def check_all_records(
     *,
     answered: bool = True,
     field: str = data_spec.DEFAULT_FIELD,
+    labels: Sequence[str] | None = None,
 ) -> None:
     """Read and format every record of the data.
 
@@ -359,6 +412,7 @@ def check_all_records(
         split: The split of hf and tfds sets that name none.
         answered: See read_examples.
         field: See read_examples.
+        labels: See read_examples.
 
     Raises:
         UserError: A record cannot be used, or there is none.
@@ -369,7 +423,9 @@ def check_all_records(
             continue
         if spec.kind == "hf" and not os.path.isdir(os.path.expanduser(spec.value)):
             continue
-        examples = read_examples(spec, objective, split, answered=answered, field=field)
+        examples = read_examples(
+            spec, objective, split, answered=answered, field=field, labels=labels
+        )
         if not sum(1 for _ in examples):
             raise UserError(
                 "there is no record in the data",

@@ -16,7 +16,6 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from rosetta.core import log
 from rosetta.core.errors import MISSING, UNSUPPORTED, UserError
 from rosetta.data import (
     Array,
@@ -38,7 +37,6 @@ _ENCODER_METRICS = {
     "classification": encoder_metrics.ClassMetrics,
     "regression": encoder_metrics.NumberMetrics,
 }
-NO_LABEL = "-1"  # the label of a record without one, of Hugging Face and TensorFlow Datasets
 RECORD_NAME = "record_name"  # the feature with a record's own name, as JSON
 raised_errors: list[UserError] = []  # the errors that reading data in this process has raised
 
@@ -244,6 +242,7 @@ def _read_worded_records(spec: Any, definition: Any, split: str) -> Iterator[Map
         split,
         answered=definition.answered,
         field=definition.text_field,
+        labels=definition.labels,
     )
 
 
@@ -277,39 +276,33 @@ def _read_labelled_rows(
       definition: what the task is made from.
     """
     names = data_spec.parse_label_fields(definition.text_field)
+    labelled_records.check_length(sequence_length["inputs"], len(names) - 1)
     text_names = [f"{name}_pretokenized" for name in ("inputs", "inputs_pair")[: len(names) - 1]]
 
     def read(split_name: bytes) -> Iterator[Mapping[str, Any]]:
         split = split_name.decode()
-        left_out = count = 0
-        for part in data_spec.parse_parts(str(_find_split_data(definition, split))):
+        data = str(_find_split_data(definition, split))
+        count = 0
+        for part in data_spec.parse_parts(data):
             for record in _read_worded_records(part.spec, definition, split):
-                label = _encode_label(record["targets"], definition, str(part.spec))
                 count += 1
-                if not label and definition.answered:
-                    left_out += 1
-                    continue
                 first, *rest = task_records.list_texts(record)
                 texts = [task_records.add_prefix(definition.input_prefix, first), *rest]
                 tokens = labelled_records.encode_texts(
                     texts, definition.vocab, sequence_length["inputs"]
                 )
-                row = {"inputs": tokens, "targets": np.array([label], np.int32)}
+                row = {"inputs": tokens, "targets": np.array([record["label"]], np.int32)}
                 row |= dict(zip(text_names, texts, strict=True))
                 if not definition.answered:
                     row[RECORD_NAME] = json.dumps(record["name"], default=str)
                 yield row
-        if left_out and left_out == count:
+        if not count:
             raise UserError(
-                f"none of the {count:,} records has a label",
-                str(_find_split_data(definition, split)),
-                "name records with labels, as those of a split for validation",
+                "there is no record in the data",
+                data,
+                "name files with records in them",
                 kind=MISSING,
-                value=count,
             )
-        if left_out:
-            line = f"{left_out:,} of {count:,} records have no label and are left out"
-            log.warn(line, once=True)
 
     signature = {side: tf.TensorSpec((None,), tf.int32) for side in ("inputs", "targets")}
     named = text_names if definition.answered else [*text_names, RECORD_NAME]
@@ -319,19 +312,6 @@ def _read_labelled_rows(
             remember_errors(read), args=(element["split"],), output_signature=signature
         )
     )
-
-
-def _encode_label(text: str, definition: Any, where: str) -> int:
-    """Return the token of a label; 0 if the record has none, as in the test sets of GLUE.
-
-    Raises:
-      UserError: the label is not valid.
-    """
-    labels, objective = definition.labels, definition.objective
-    is_none = objective == "classification" and text == NO_LABEL and text not in labels
-    if is_none or (not text and not definition.answered):
-        return 0
-    return labelled_records.encode_label(text, labels, objective, where)
 
 
 def _iterate_rows(source: Source) -> Iterator[Rows]:

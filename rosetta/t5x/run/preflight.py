@@ -357,14 +357,23 @@ def check_data(
             text_field=text_field if trains and text_field else "",
         )
         if task.objective in PAIR_OBJECTIVES and task.evaluated is not None:
-            from rosetta.data import data_spec, task_records
+            from rosetta.data import data_spec, labelled_records, task_records
 
+            field = text_field or data_spec.DEFAULT_FIELD
+            typed_labels = configuration.value(f"{_TASK}.labels")
+            labels = None
+            if task.objective in data_spec.LABEL_OBJECTIVES:
+                text_count = len(data_spec.parse_label_fields(field)) - 1
+                labelled_records.check_length(task.lengths["inputs"], text_count)
+                if typed_labels is None or isinstance(typed_labels, str):
+                    labels = labelled_records.split_labels(typed_labels)
             task_records.check_all_records(
                 data_spec.describe_data(task.evaluated),
                 task.objective,
                 "validation",
                 answered=answered,
-                field=text_field or data_spec.DEFAULT_FIELD,
+                field=field,
+                labels=labels,
             )
     finally:
         if root_before is None:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rosetta.core.errors import INVALID, MISSING, UNKNOWN, UNSUPPORTED
+from rosetta.core.errors import INVALID, MISSING, UNSUPPORTED
 from rosetta.data import (
+    bad_records,
     data_recipe,
     data_spec,
     labelled_records,
@@ -20,6 +21,7 @@ from rosetta.data import (
     rows,
     seqio_features,
     shuffling,
+    task_records,
     vocabularies,
 )
 from rosetta.data.data_spec import MASKED_OBJECTIVES
@@ -216,8 +218,11 @@ def test_labelled_records(tmp_path: Path) -> None:
     assert made.inputs[0].tolist() == [tokens.start, *text, tokens.separator, 0, 0, 0, 0]
     assert made.inputs[1].tolist() == [tokens.start, *[ord("x") + 3] * 8, tokens.separator]
     assert made.targets.tolist() == [[2], [1]]
-    for labels, kind in (((), MISSING), (("no", "maybe"), UNKNOWN)):
-        with errors.expect_user_error(kind):
+    for labels, kind, where in (
+        ((), MISSING, "LABELS"),
+        (("no", "maybe"), INVALID, "a.jsonl, line 1"),
+    ):
+        with errors.expect_user_error(kind, where=where):
             row_sources.open_sources(dataclasses.replace(recipe, labels=labels))
     numbers = [{"inputs": "a", "targets": 0}, {"inputs": "b", "targets": "-2.5"}]
     path.write_text("".join(f"{json.dumps(record)}\n" for record in numbers))
@@ -228,6 +233,74 @@ def test_labelled_records(tmp_path: Path) -> None:
     path.write_text(json.dumps({"inputs": "a", "targets": "many"}))
     with errors.expect_user_error(INVALID):
         row_sources.open_sources(recipe)
+
+
+@pytest.mark.parametrize(
+    ("label", "labels", "token"),
+    [
+        ("1", "no,yes", 2),
+        ("1.0", "no,yes", 2),
+        ("1", "1,2,3", 1),
+        ("2.0", "1,2,3", 2),
+        ("-1", "-1,1", 1),
+        ("-1", "no,yes", None),
+        ("-1.0", "no,yes", None),
+        ("", "no,yes", None),
+    ],
+    ids=["number", "decimals", "name", "name-decimals", "minus", "none", "none-decimals", "empty"],
+)
+def test_labels_that_are_numbers(label: str, labels: str, token: int | None) -> None:
+    names = labelled_records.split_labels(labels)
+    assert labelled_records.encode_label(label, names, "classification") == token
+
+
+@pytest.mark.parametrize(
+    ("label", "labels"),
+    [("0", "1,2,3"), ("9" * 5000, "no,yes"), ("2", "no,yes")],
+    ids=["name", "digits", "beyond"],
+)
+def test_labels_that_are_not_classes(label: str, labels: str) -> None:
+    names = labelled_records.split_labels(labels)
+    with pytest.raises(bad_records.RecordFault) as raised:
+        labelled_records.encode_label(label, names, "classification")
+    assert len(raised.value.what) < 200
+
+
+def test_bad_labels_are_skipped_in_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = ["yes", "maybe", -1, None, 0.0, [1]]
+    path = tmp_path / "a.jsonl"
+    rows = [json.dumps({"inputs": "a", "targets": label}) for label in labels]
+    path.write_text("\n".join(rows))
+    recipe = corpora.make_recipe(f"jsonl:{path}", "classification", inputs=10, targets=1)
+    recipe = dataclasses.replace(recipe, labels=("no", "yes"), shuffle=False)
+    with errors.expect_user_error(INVALID, where="a.jsonl, line 2", names="maybe"):
+        row_sources.open_sources(recipe)
+    monkeypatch.setenv("BAD_RECORDS", "skip")
+    bad_records.forget_notes()
+    source: Any = row_sources.open_sources(recipe)
+    assert source.read_rows(np.arange(source.count)).targets.tolist() == [[2], [1]]
+    assert bad_records.count_skipped() == 2
+    bad_records.forget_notes()
+
+
+def test_bad_labels_do_not_stop_inference(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [json.dumps({"inputs": "a", "targets": label}) for label in ("maybe", "yes", [1])]
+    path.write_text("\n".join(rows))
+    spec = data_spec.parse_spec(f"jsonl:{path}")
+    examples = task_records.read_examples(
+        spec, "classification", "validation", answered=False, labels=("no", "yes")
+    )
+    assert [example["label"] for example in examples] == [0, 2, 0]
+
+
+def test_hidden_numbers_are_not_evaluated(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"inputs": "a", "targets": -1.0}\n' * 2)
+    with errors.expect_user_error(MISSING, where="a.jsonl", value=2):
+        task_records.check_all_records(f"jsonl:{path}", "regression", "validation", labels=())
 
 
 def test_two_texts_of_a_record(tmp_path: Path) -> None:
@@ -247,8 +320,11 @@ def test_two_texts_of_a_record(tmp_path: Path) -> None:
     with errors.expect_user_error(INVALID, names="text,label,other,more"):
         data_spec.parse_label_fields("text,label,other,more")
     path.write_text(json.dumps({**record, "label": 2}))
-    with errors.expect_user_error(UNKNOWN, value="2"):
+    with errors.expect_user_error(INVALID, where="a.jsonl, line 1", names="'2'"):
         row_sources.open_sources(recipe)
+    short = dataclasses.replace(recipe, inputs=4)
+    with errors.expect_user_error(INVALID, where="TASK_FEATURE_LENGTHS", value=4):
+        row_sources.open_sources(short)
     path.write_text(json.dumps({"premise": "a", "label": 1}))
     with errors.expect_user_error(INVALID):
         row_sources.open_sources(recipe)
