@@ -193,10 +193,15 @@ def check_array_shapes(
                 kind=DIFFERS,
             )
         array = name.removeprefix("target/")
+        remedy = "use the size and the vocabulary that the checkpoint was trained with"
+        if array.startswith("row_head/"):
+            remedy = (
+                "name all classes of the finetuning in LABELS, in their order, with its FT_TASK"
+            )
         raise UserError(
             (f"the checkpoint has {_describe_shape(array, saved)}, the model needs {model[name]}"),
             checkpoint,
-            "use the size and the vocabulary that the checkpoint was trained with",
+            remedy,
             kind=DIFFERS,
         )
 

@@ -5,6 +5,7 @@ T5X asks the model for predictions and for figures of each row, which SeqIO hand
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import flax.struct
@@ -12,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import seqio
+
+from rosetta.data import labelled_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -96,6 +99,7 @@ class ClassMetrics(_RowMetrics):
         """Return the metrics by name; all but the loss in percent."""
         targets = np.asarray(self.figures["target"])
         probabilities = np.asarray(self.predictions, np.float64)
+        labelled_records.check_finite(probabilities)
         right = probabilities[np.arange(len(targets)), targets]
         predicted = np.argmax(probabilities, axis=-1)
         metrics = {
@@ -104,10 +108,11 @@ class ClassMetrics(_RowMetrics):
         }
         if probabilities.shape[1] == 2:
             # The second class is the positive one, as in GLUE.
-            both = int(np.sum((predicted == 1) & (targets == 1)))
-            each = int(np.sum(predicted == 1) + np.sum(targets == 1))
-            metrics["f1"] = 100 * 2 * both / max(each, 1)
-            metrics["matthews_corrcoef"] = _correlate(targets, predicted)
+            true_positives = int(np.sum((predicted == 1) & (targets == 1)))
+            positive_count = int(np.sum(predicted == 1) + np.sum(targets == 1))
+            metrics["f1"] = 100 * 2 * true_positives / max(positive_count, 1)
+            # By definition, Matthews' correlation of a constant prediction is 0.
+            metrics["matthews_corrcoef"] = _correlate(targets, predicted, of_constant=0.0)
         return metrics
 
 
@@ -118,6 +123,7 @@ class NumberMetrics(_RowMetrics):
         """Return the metrics by name; the correlations in percent."""
         targets = np.asarray(self.figures["target"], np.float64)
         predicted = np.asarray(self.predictions, np.float64)[:, 0]
+        labelled_records.check_finite(predicted)
         return {
             "loss": float(np.mean(np.square(predicted - targets))),
             "pearson_corrcoef": _correlate(targets, predicted),
@@ -131,8 +137,8 @@ def _rank(values: Any) -> Any:
     return (np.cumsum(counts) - (counts - 1) / 2)[places]
 
 
-def _correlate(first: Any, second: Any) -> float:
-    """Return the correlation of two arrays in percent; not a number if one is constant."""
+def _correlate(first: Any, second: Any, of_constant: float = math.nan) -> float:
+    """Return the correlation of two arrays in percent; `of_constant` if one is constant."""
     if np.ptp(first) == 0 or np.ptp(second) == 0:
-        return float("nan")
+        return of_constant
     return 100 * float(np.corrcoef(first, second)[0, 1])

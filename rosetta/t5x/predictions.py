@@ -72,7 +72,11 @@ def _describe_label(outputs: Sequence[float], labels: Sequence[str]) -> dict[str
     Args:
       outputs: the probabilities of the classes, or one number.
       labels: the names of the classes; none for a number.
+
+    Raises:
+      UserError: an output is not a finite number.
     """
+    labelled_records.check_finite(outputs)
     if not labels:
         return {"prediction": float(outputs[0])}
     probabilities = dict(zip(labels, map(float, outputs), strict=True))

@@ -14,9 +14,10 @@ required_modules.need_modules("seqio", "t5x")
 import jax.numpy as jnp
 import numpy as np
 
-from rosetta.core.errors import MISSING
+from rosetta.core.errors import INVALID, MISSING
 from rosetta.data import labelled_records, masking_tokens
 from rosetta.t5x import dataset, encoder_metrics, evaluation_data, predictions
+from tests.support import errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,6 +132,17 @@ def test_metrics_of_classes_and_numbers() -> None:
         [], (np.ones((2, 1)), {"target": np.array([1.0, 2.0])}), {}
     )
     assert np.isnan(constant.compute()["pearson_corrcoef"])
+
+
+def test_metrics_of_a_constant_prediction_and_of_no_number() -> None:
+    figures = {"target": np.array([0, 1])}
+    constant = encoder_metrics.ClassMetrics(predictions=[[0.9, 0.1]] * 2, figures=figures)
+    assert constant.compute()["matthews_corrcoef"] == 0
+    for metric in (encoder_metrics.ClassMetrics, encoder_metrics.NumberMetrics):
+        with errors.expect_user_error(INVALID):
+            metric(predictions=[[np.nan, np.nan]] * 2, figures=figures).compute()
+    with errors.expect_user_error(INVALID):
+        predictions._describe_label([np.nan, 0.5], ("no", "yes"))
 
 
 def test_the_label_of_a_line() -> None:

@@ -23,6 +23,7 @@ from rosetta.convert import t5x_checkpoint
 from rosetta.t5x import checkpoint, checkpoint_arrays, checkpoint_manager
 from rosetta.t5x.partitioning import PjitPartitioner
 from rosetta.t5x.run import checkpoint_record
+from tests.support import errors
 from tests.support.train_states import Model
 
 RECORD = checkpoint_record.Record(step=7, scale_attn_logits=True, batch_size=4)
@@ -189,3 +190,11 @@ def test_written_checkpoints_are_restored(tmp_path: Path, dtype: str) -> None:
         assert int(restored.step) == 7
         kernel = np.asarray(restored.params["dense"]["kernel"])
         assert kernel.tobytes() == values.astype(np.float32).tobytes()
+
+
+def test_the_remedy_for_other_classes(tmp_path: Path) -> None:
+    name = "target/row_head/out/kernel"
+    with t5x_checkpoint.Writer(tmp_path, 7, {name: (8, 3)}, np.dtype("float32"), RECORD) as writer:
+        writer.write(name, (0, 0), np.zeros((8, 3), np.float32))
+    with errors.expect_user_error(errors.DIFFERS, remedy="LABELS"):
+        checkpoint.check_array_shapes(f"{tmp_path}/checkpoint_7", {name: (8, 2)}, optimizer=True)
