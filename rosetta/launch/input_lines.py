@@ -26,7 +26,7 @@ class InputLines:
 
     Attributes:
       file: the file for the records.
-      records: JSON lines with `idx`, from 1, and `inputs`.
+      records: JSON lines with `idx`, from 1, and the line.
     """
 
     file: Path
@@ -43,7 +43,7 @@ class InputLines:
         write_atomic(self.file, self.records, None)
 
 
-def read_lines(source: str, folder: str) -> InputLines:
+def read_lines(source: str, folder: str, field: str = "inputs") -> InputLines:
     """Return the lines of a text as records for a file in the folder of the answers.
 
     Other lines get another file, so that a folder never has the answers of other lines.
@@ -51,6 +51,7 @@ def read_lines(source: str, folder: str) -> InputLines:
     Args:
       source: a file, or "-" for standard input.
       folder: the folder of the answers.
+      field: the field of the records that has the line.
 
     Raises:
       UserError: the text cannot be read, or has no line, or the folder is in an object store.
@@ -71,7 +72,7 @@ def read_lines(source: str, folder: str) -> InputLines:
         ) from None
     if not lines:
         raise UserError("there is no input", where, "put an input on each line", kind=MISSING)
-    numbered = [{"idx": number, "inputs": line} for number, line in enumerate(lines, 1)]
+    numbered = [{"idx": number, field: line} for number, line in enumerate(lines, 1)]
     records = "".join(f"{json.dumps(record)}\n" for record in numbered)
     digest = hashlib.sha256(records.encode()).hexdigest()[:12]
     return InputLines(Path(folder, f"inputs-{digest}.jsonl"), records)

@@ -271,7 +271,20 @@ def _read_inputs(program: str, environment: Mapping[str, str]) -> InputLines | N
                 value=value,
             )
     folder = parse_path("OUTPUT_DIR", environment["OUTPUT_DIR"])
-    return input_lines.read_lines(source, folder)
+    field = environment.get("TEXT_FIELD") or data_spec.DEFAULT_FIELD
+    is_labelled = task in choices.LABEL_TASKS
+    parse_fields = data_spec.parse_label_fields if is_labelled else data_spec.parse_pair_fields
+    names = parse_fields(field)
+    if len(names) > 2:
+        raise UserError(
+            "a line is one text, and the records have two",
+            f"TEXT_FIELD={field}",
+            f"name records with both texts in place of {input_lines.VARIABLE}, as in "
+            "DATA=jsonl:new.jsonl",
+            kind=CONFLICT,
+            value=field,
+        )
+    return input_lines.read_lines(source, folder, names[0])
 
 
 def _check_sampling(values: Mapping[str, Any]) -> bool:

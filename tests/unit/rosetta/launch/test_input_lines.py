@@ -30,6 +30,12 @@ def test_lines_keep_their_numbers(tmp_path: Path) -> None:
     assert lines.file.parent == tmp_path / "out"
 
 
+def test_the_field_of_the_lines(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("a")
+    lines = input_lines.read_lines(str(tmp_path / "in.txt"), str(tmp_path), "text")
+    assert json.loads(lines.records) == {"idx": 1, "text": "a"}
+
+
 def test_other_lines_have_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = []
     for text in (b"a\nb\n", b"a\nc\n", b"a\nb"):

@@ -165,19 +165,32 @@ def test_hidden_tokens_are_evaluated(tmp_path: Path) -> None:
     assert any("OBJECTIVE" in word and "mlm" in word for word in command.argv)
 
 
-def test_lines_of_text_are_classified(tmp_path: Path) -> None:
+@pytest.mark.parametrize("field", ["", "text,label"])
+def test_lines_of_text_are_classified(field: str, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("a\nb\n")
     environment = _make_encoder_environment(
-        tmp_path, DATA="", TEXT_FIELD="", INPUTS=str(tmp_path / "lines.txt")
+        tmp_path, DATA="", TEXT_FIELD=field, INPUTS=str(tmp_path / "lines.txt")
     )
     with mock.patch.dict("os.environ", environment):
         command = t5x_evaluation.make_command("infer", environment)
     assert any(word.endswith("runs/task_classification.gin") for word in command.argv)
 
 
+def test_lines_of_text_are_not_pairs_of_texts(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("a\n")
+    environment = _make_encoder_environment(tmp_path, DATA="", INPUTS=str(tmp_path / "lines.txt"))
+    with (
+        mock.patch.dict("os.environ", environment),
+        errors.expect_user_error(errors.CONFLICT, where="TEXT_FIELD=premise", remedy="DATA=jsonl:"),
+    ):
+        t5x_evaluation.make_command("infer", environment)
+
+
 @pytest.mark.parametrize(
     ("variables", "kind", "where"),
     [
+        ({"LABELS": "other,names,only", "ENC_SL": "4"}, errors.INVALID, "TASK_FEATURE_LENGTHS"),
+        ({"LABELS": "2,3"}, errors.INVALID, "a.jsonl, line 1"),
         ({"LABELS": ""}, errors.MISSING, "LABELS"),
         ({"NUM_DECODES": "4"}, errors.CONFLICT, "NUM_DECODES=4"),
         ({"FT_TASK": "pairs"}, errors.CONFLICT, "FT_TASK=pairs"),
@@ -185,7 +198,7 @@ def test_lines_of_text_are_classified(tmp_path: Path) -> None:
         ({"TEXT_FIELD": "a,b,c,d"}, errors.INVALID, "TEXT_FIELD"),
         ({"OBJECTIVE": "mlm"}, errors.CONFLICT, "OBJECTIVE=mlm"),
     ],
-    ids=["classes", "decodes", "pairs", "family", "fields", "objective"],
+    ids=["length", "label", "classes", "decodes", "pairs", "family", "fields", "objective"],
 )
 def test_what_encoders_do_not_do_is_refused(
     variables: dict[str, str], kind: str, where: str, tmp_path: Path
