@@ -64,8 +64,8 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if arguments.check:
         data = locks.check_locks(inputs)
         return Result(data, _describe_check(data), ok=not data["problems"])
-    changes, new_paths = locks.write_locks(inputs, arguments.upgrade, context.cache)
-    return _report_changes(changes, new_paths)
+    changes, new_paths, held_paths = locks.write_locks(inputs, arguments.upgrade, context.cache)
+    return _report_changes(changes, new_paths, held_paths)
 
 
 def _list_tool_locks(loaded: Manifest, *, tools: bool, builder: bool) -> list[str]:
@@ -94,7 +94,9 @@ def _require_lines(loaded: Manifest, lines: Sequence[str]) -> None:
 
 
 def _report_changes(
-    changes: Mapping[str, Sequence[str]], new_paths: Collection[str] = ()
+    changes: Mapping[str, Sequence[str]],
+    new_paths: Collection[str] = (),
+    held_paths: Collection[str] = (),
 ) -> Result:
     """List the changes of each lock; for a new lock, only how many packages it has."""
     lines = []
@@ -105,7 +107,9 @@ def _report_changes(
             lines += [f"{path}: {len(change)} changes", *(f"  {line}" for line in change)]
         else:
             lines.append(f"{path}: unchanged")
-    return Result({"locks": dict(changes)}, "\n".join(lines))
+    lines += [f"{path}: held, because its packages do not resolve" for path in held_paths]
+    held = {"held": list(held_paths)} if held_paths else {}
+    return Result({"locks": dict(changes), **held}, "\n".join(lines))
 
 
 def _describe_check(data: dict[str, Any]) -> str:

@@ -231,7 +231,8 @@ def resolve_locks(
 ) -> dict[str, list[Pin]]:
     """Return the pins of every lock of a line, by its path.
 
-    A version that a lock has today is kept if it still fits.
+    A version that a lock has today is kept if it still fits. In an upgrade, the locks of projects
+    are left out, with a warning, if their packages do not fit the new ones of the line.
 
     Args:
         manifest: The manifest that the plan was made from.
@@ -258,7 +259,13 @@ def resolve_locks(
                 offline=offline,
             )
             pins[lock.path] = resolution.resolve_lock(lock.request, fitting, offline=offline)
-        projects = _resolve_projects(manifest, plan, constraints, upgrade, offline=offline)
+        try:
+            projects = _resolve_projects(manifest, plan, constraints, upgrade, offline=offline)
+        except UserError as error:
+            if not upgrade:
+                raise
+            log.warn(f"the locks of the projects of {plan.line} are held: {error}")
+            return pins
         return pins | _leave_out_distribution(manifest, projects, pins)
 
 

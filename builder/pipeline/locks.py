@@ -84,7 +84,7 @@ def read_inputs(context: Context, loaded: Manifest, lines: Sequence[str]) -> Inp
 
 def write_locks(
     inputs: Inputs, upgrade: Sequence[str], cache: Cache
-) -> tuple[dict[str, list[str]], list[str]]:
+) -> tuple[dict[str, list[str]], list[str], list[str]]:
     """Resolve and write every lock of the lines.
 
     Args:
@@ -93,7 +93,8 @@ def write_locks(
         cache: The builder's cache. Its lock keeps two runs apart.
 
     Returns:
-        What changed in each lock, by path, and the paths of the locks that are new.
+        What changed in each lock, by path, the paths of the locks that are new, and the paths of
+        the locks that are held as they were, see `line_locks.resolve_locks`.
     """
     with cache.lock("lock"):
         for leftover in (inputs.manifest.root / "locks").rglob(".tmp-*"):  # of a killed run
@@ -103,7 +104,7 @@ def write_locks(
 
 def _resolve_and_write(
     inputs: Inputs, upgrade: Sequence[str]
-) -> tuple[dict[str, list[str]], list[str]]:
+) -> tuple[dict[str, list[str]], list[str], list[str]]:
     loaded, offline = inputs.manifest, inputs.access.offline
     new_paths = [path for path in _lock_paths(inputs.plans) if not (loaded.root / path).exists()]
     texts = dict(inputs.records)
@@ -122,7 +123,8 @@ def _resolve_and_write(
         texts[jax_releases.RECORD] = record
     for path, text in texts.items():
         line_locks.write_changed(loaded.root / path, text)
-    return changes, new_paths
+    held_paths = [path for path in _lock_paths(inputs.plans) if path not in changes]
+    return changes, new_paths, held_paths
 
 
 def _lock_paths(plans: Iterable[Plan]) -> list[str]:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from builder.commands import lock
 from builder.core import manifest
-from builder.packages import line_locks
+from builder.packages import line_locks, resolution
 from builder.packages.lock_file import Pin
 from builder.packages.upstream_requirements import Declared
+from rosetta.core.errors import INVALID, UserError
+from tests.support import errors
 
 REAL = Path(__file__).parents[4] / "manifest.yaml"
 
@@ -48,3 +54,32 @@ def test_what_the_distribution_has_everywhere_is_left_out() -> None:
     }
     left = line_locks._leave_out_distribution(loaded, {path: [aqtp, cuda, jax]}, pins)
     assert left == {path: [aqtp, cuda]}
+
+
+def test_an_upgrade_holds_the_projects_that_do_not_resolve(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded = manifest.load(REAL)
+    plan = line_locks.plan_locks(loaded, "current", _declare(loaded, mt3=("note-seq",)))
+
+    def resolve_jointly(request: resolution.Request, *_: Any, **__: Any) -> list[str]:
+        if request.where.startswith("projects"):
+            raise UserError("do not fit", request.where, "", kind=INVALID)
+        return []
+
+    monkeypatch.setattr(resolution, "resolve_jointly", resolve_jointly)
+    monkeypatch.setattr(resolution, "resolve_lock", lambda *_, **__: [])
+    pins = line_locks.resolve_locks(loaded, plan, ["jax"])
+    assert "locks/t5x-cpu.txt" in pins
+    assert "locks/projects/mt3.txt" not in pins
+    assert "do not fit" in capsys.readouterr().err
+    with errors.expect_user_error(INVALID, where="current"):
+        line_locks.resolve_locks(loaded, plan)
+
+
+def test_the_report_names_the_locks_that_are_held() -> None:
+    path = "locks/projects/mt3.txt"
+    result = lock._report_changes({"locks/t5x-cpu.txt": []}, (), [path])
+    assert result.data == {"locks": {"locks/t5x-cpu.txt": []}, "held": [path]}
+    assert f"{path}: held" in result.text
+    assert "held" not in lock._report_changes({}).data
