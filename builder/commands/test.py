@@ -80,7 +80,7 @@ INSIDE_TESTS = {
         "tests/upstream/test_launch.py",
         "tests/upstream/test_partial_training.py",
         "tests/upstream/test_slurm.py",
-        "tests/upstream/test_slurm_files.py",
+        "tests/upstream/test_written_slurm_files.py",
         "tests/upstream/test_t5x_scripts.py",
     ),
     "env:build/quickstart/pax": (
