@@ -573,7 +573,7 @@ class Manifest(_Model):
             if entry is None or entry.distribution != distribution:
                 raise self._unknown_project(distribution, name)
             needed = self.choose_projects(distribution, entry.needs)
-            chosen += [each for each in (*needed, name) if each not in chosen]
+            chosen += [found for found in (*needed, name) if found not in chosen]
         return chosen
 
     def _unknown_project(self, distribution: str, name: str) -> UserError:

@@ -99,7 +99,7 @@ def plan_locks(manifest: Manifest, line: str, declared: Mapping[str, Declared]) 
         request = Request(requirements, rules, environments, path)
         inputs = {"fits": joint.key_inputs(), "own": request.key_inputs()}
         fitted_locks.append(_plan_lock(request, inputs))
-    project_requests = _request_projects(manifest, line, declared, rules)
+    project_requests = _make_project_requests(manifest, line, declared, rules)
     together = [request.key_inputs() for request in project_requests]
     project_locks = [
         _plan_lock(
@@ -111,7 +111,7 @@ def plan_locks(manifest: Manifest, line: str, declared: Mapping[str, Declared]) 
     return Plan(line, joint, tuple(joint_locks), tuple(fitted_locks), tuple(project_locks))
 
 
-def _request_projects(
+def _make_project_requests(
     manifest: Manifest, line: str, declared: Mapping[str, Declared], rules: Rules
 ) -> list[Request]:
     """Return the requests of the projects of a line whose sources declare requirements."""

@@ -216,7 +216,7 @@ def _check_encoder_variables(
     for name in ("NUM_DECODES", *_SAMPLING):
         if values.get(name) is not None:
             raise UserError(
-                "an encoder writes no answers, among which it could choose",
+                "an encoder does not generate text",
                 f"{name}={values[name]:g}",
                 "leave it out",
                 kind=CONFLICT,

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rosetta.t5x.run.sparse_attention import SparseAttention
 
 
-def count_relative_keys(length: int, block: int) -> tuple[int, int]:
-    """Return how many keys a bias has whose queries are one block, and the first key's position.
+def find_relative_range(length: int, block: int) -> tuple[int, int]:
+    """Return the range of the keys of a bias whose queries are one block: its length and start.
 
     The keys are the blocks at all distances from the block of queries, so that the bias of any
     block of queries and any block of keys is a part of it (see compute_block_sparse_attention).
@@ -50,7 +50,7 @@ def compute_block_sparse_attention(
         valid_keys: bool [batch, length], False at padding; None if there is no padding.
         settings: The layout.
         relative: The bias by relative position [1, heads, block, keys], where the keys are those of
-            count_relative_keys; None for none.
+            find_relative_range; None for none.
 
     Returns:
         The shape and type of `query`.

@@ -65,8 +65,8 @@ def list_key_blocks(
     """Return the blocks of keys of each block of queries that is not global.
 
     Returns:
-        Their numbers, int32 [heads, blocks - global blocks, most blocks], and whether each is one,
-        bool of the same shape. Numbers that are none are 0.
+        The numbers of the blocks, int32 [heads, blocks - global blocks, most blocks], filled up
+        with 0, and whether an entry is the number of a block, bool of the same shape.
     """
     layout = make_layout(settings, heads, blocks)[:, settings.num_global_blocks :]
     width = int(layout.sum(axis=-1).max(initial=0))

@@ -139,7 +139,7 @@ def make_relative_bias(config: T5Config, length: int, *, bidirectional: bool) ->
     """Return T5's bias by relative position, [1, heads, queries, keys].
 
     The queries and keys are those of a row or, if attention is sparse, those of
-    block_sparse.count_relative_keys. The parameter belongs to the module that calls the function,
+    block_sparse.find_relative_range. The parameter belongs to the module that calls the function,
     as `relpos_bias`.
 
     Args:
@@ -152,7 +152,7 @@ def make_relative_bias(config: T5Config, length: int, *, bidirectional: bool) ->
     if sparse is None:
         return bias(length, length, bidirectional=bidirectional)
     # A bias over all queries and keys would take the memory that sparse attention saves.
-    keys, first_key = block_sparse.count_relative_keys(length, sparse.block)
+    keys, first_key = block_sparse.find_relative_range(length, sparse.block)
     return bias(sparse.block, keys, bidirectional=bidirectional, first_key=first_key)
 
 

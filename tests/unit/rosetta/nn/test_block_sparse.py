@@ -97,7 +97,7 @@ def test_relative_positions_are_those_of_dense_attention(settings: SparseAttenti
     (query, key, value, cotangent), valid = make_inputs()
     cotangent = cotangent * valid[:, :, None, None]
     mask = sparse_layout.make_token_mask(settings, HEADS, LENGTH)
-    keys, first_key = block_sparse.count_relative_keys(LENGTH, settings.block)
+    keys, first_key = block_sparse.find_relative_range(LENGTH, settings.block)
 
     def make_bias(table: Any, *lengths: int, first_key: int = 0) -> Any:
         variables = {"params": {"rel_embedding": table}}
@@ -149,7 +149,7 @@ def test_memory_grows_linearly(*, relative: bool) -> None:
     def measure(length: int) -> int:
         array = jax.ShapeDtypeStruct((1, length, 2, 8), jnp.float32)
         settings = SparseAttention(block=16)
-        keys, first_key = block_sparse.count_relative_keys(length, settings.block)
+        keys, first_key = block_sparse.find_relative_range(length, settings.block)
         module = RelativeBias(2)
 
         def attend(query: Any, key: Any, value: Any, table: Any) -> Any:
