@@ -64,7 +64,7 @@ def test_an_upgrade_holds_the_projects_that_do_not_resolve(
 
     def resolve_jointly(request: resolution.Request, *_: Any, **__: Any) -> list[str]:
         if request.where.startswith("projects"):
-            raise UserError("do not fit", request.where, "", kind=INVALID)
+            raise UserError("unsolvable", request.where, "", kind=INVALID)
         return []
 
     monkeypatch.setattr(resolution, "resolve_jointly", resolve_jointly)
@@ -72,7 +72,7 @@ def test_an_upgrade_holds_the_projects_that_do_not_resolve(
     pins = line_locks.resolve_locks(loaded, plan, ["jax"])
     assert "locks/t5x-cpu.txt" in pins
     assert "locks/projects/mt3.txt" not in pins
-    assert "do not fit" in capsys.readouterr().err
+    assert "unsolvable" in capsys.readouterr().err
     with errors.expect_user_error(INVALID, where="current"):
         line_locks.resolve_locks(loaded, plan)
 
