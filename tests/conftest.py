@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.core.cache import Cache
+from rosetta.data import json_lines
 from tests.support import package_index
 
 if TYPE_CHECKING:
@@ -55,6 +56,12 @@ def _own_home(
     monkeypatch.setenv("HOME", str(home))
     for name in ("ROSETTA_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def restore_field_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restore how errors write the option of a field, which a command sets for its process."""
+    monkeypatch.setattr(json_lines, "_field_option", json_lines._field_option)
 
 
 @pytest.fixture
