@@ -125,7 +125,7 @@ class Acceptance:
             shutil.rmtree(self._work)
             self._work.mkdir()
 
-    def _make_environment(self, *, dumps: bool) -> dict[str, str]:
+    def _make_environment(self, *, dumps: bool, uses_cache: bool) -> dict[str, str]:
         """Return the environment variables of the processes."""
         root = str(Path(__file__).resolve().parents[2])
         variables = {
@@ -133,6 +133,7 @@ class Acceptance:
             **os.environ,
             # The package of this checkout or environment, wherever it is.
             "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))),
+            "JAX_ENABLE_COMPILATION_CACHE": str(uses_cache).lower(),
             "JAX_COMPILATION_CACHE_DIR": str(self._work / "jax-cache"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -141,11 +142,14 @@ class Acceptance:
             variables["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DUMP_FLAG}".strip()
         return variables
 
-    def _run_process(self, what: str, seconds: float, *, dumps: bool) -> ProgramEnd:
+    def _run_process(
+        self, what: str, seconds: float, *, dumps: bool, uses_cache: bool = True
+    ) -> ProgramEnd:
         """Run a row's process, or the probe, for at most these seconds."""
         logs = self._folder / acceptance.LOG_FOLDER / what
+        environment = self._make_environment(dumps=dumps, uses_cache=uses_cache)
         argv = [sys.executable, "-P", "-m", row_process.MODULE, str(self._work), what]
-        return LimitedPrograms(logs, seconds).run(argv, self._make_environment(dumps=dumps))
+        return LimitedPrograms(logs, seconds).run(argv, environment)
 
     def _probe(self) -> tuple[Machine, bool]:
         """Return the machine, and whether XLA takes the flag for results of autotuning.
@@ -218,7 +222,12 @@ class Acceptance:
             if left < 1:
                 finished, reason = False, "the time was up"
                 break
-            end = self._run_process(row.name, left, dumps=self._setup.dumps_autotuning)
+            end = self._run_process(
+                row.name,
+                left,
+                dumps=self._setup.dumps_autotuning,
+                uses_cache=row.uses_compilation_cache,
+            )
             document = row_process.read_row_document(path)
             if end.status == 0:
                 break
