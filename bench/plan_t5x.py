@@ -82,9 +82,10 @@ CASES: dict[str, dict[str, Any]] = {
             "layers": layers,
         }
         for name, layers, switches in (
-            ("large-fp8-unfused", None, {"fused_geglu": False}),
+            ("large-fp8-unfused", None, {"fused_geglu": False, "fused_qkv_gradients": False}),
             ("large-fp8-few", 4, {}),
-            ("large-fp8-few-unfused", 4, {"fused_geglu": False}),
+            ("large-fp8-few-unfused", 4, {"fused_geglu": False, "fused_qkv_gradients": False}),
+            ("large-fp8-few-geglu", 4, {"fused_qkv_gradients": False}),
         )
     },
     **{

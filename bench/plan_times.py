@@ -96,7 +96,8 @@ class PublishedRow:
 # Name, GPU, GPUs, GPUs that share a copy, sequences for each copy, sequences/s/GPU, and what is
 # compiled. 512 inputs and 128 targets.
 _UPSTREAM: dict[str, Any] = {"upstream": True}
-_TE_FP8: dict[str, Any] = {"switches": {"fuse_qkv": True, "fp8": "xla", "fused_geglu": False}}
+_XLA_FP8 = {"fp8": "xla", "fused_geglu": False, "fused_qkv_gradients": False}
+_TE_FP8: dict[str, Any] = {"switches": {"fuse_qkv": True, **_XLA_FP8}}
 _REMAT: dict[str, Any] = {"switches": {"remat": "minimal"}}
 _TE_FP8_REMAT: dict[str, Any] = {"switches": {**_TE_FP8["switches"], **_REMAT["switches"]}}
 _T5X_TABLE = (

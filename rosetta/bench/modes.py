@@ -38,6 +38,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "fused": {"fuse_qkv": True},
     "mlp": {"fuse_mlp": True},
     "no-geglu": {"fused_geglu": False},
+    "no-qkv-gradients": {"fused_qkv_gradients": False},
     "transposed": {"transpose_batch_sequence": True},
     "cudnn": {"attention": "cudnn"},
     "scan": {"scan_layers": True},

@@ -107,7 +107,12 @@ class Kernel(nn.Module):
         return Projection(kernel, state, self.name or "", self.fp8, self.axes, adapter, bias)
 
 
-def apply_projections(x: Any, projections: Sequence[Projection], dtype: Any) -> tuple[Any, ...]:
+def apply_projections(
+    x: Any,
+    projections: Sequence[Projection],
+    dtype: Any,
+    multiply_fp8: Callable[..., tuple[Any, ...]] = fp8.multiply_kernels,
+) -> tuple[Any, ...]:
     """Multiply an input with one kernel or several, and add their biases.
 
     Several kernels are one GEMM (`rosetta.nn.fused_kernels`). Projections with FP8 state are
@@ -117,6 +122,8 @@ def apply_projections(x: Any, projections: Sequence[Projection], dtype: Any) -> 
         x: [..., inputs].
         projections: The projections; either all or none have FP8 state.
         dtype: The type of the factors and of the outputs.
+        multiply_fp8: What multiplies projections whose backend is "xla" in FP8, with the arguments
+            and results of `fp8.multiply_kernels`.
 
     Returns:
         For each projection [..., outputs] in `dtype`.
@@ -124,7 +131,7 @@ def apply_projections(x: Any, projections: Sequence[Projection], dtype: Any) -> 
     # Profiles and `rosetta plan` recognise the products by this scope.
     with jax.named_scope("+".join(projection.name for projection in projections)):
         x = jnp.asarray(x, dtype)
-        outputs = _multiply_projections(x, projections, dtype)
+        outputs = _multiply_projections(x, projections, dtype, multiply_fp8)
         return tuple(
             _add_parts(output, x, projection, dtype)
             for output, projection in zip(outputs, projections, strict=True)
@@ -140,12 +147,18 @@ def _add_parts(output: Any, x: Any, projection: Projection, dtype: Any) -> Any:
     return output
 
 
-def _multiply_projections(x: Any, projections: Sequence[Projection], dtype: Any) -> tuple[Any, ...]:
+def _multiply_projections(
+    x: Any,
+    projections: Sequence[Projection],
+    dtype: Any,
+    multiply_fp8: Callable[..., tuple[Any, ...]],
+) -> tuple[Any, ...]:
     """Multiply [..., inputs] in `dtype` with each kernel, in FP8 if the projections have state."""
     first = projections[0]
     if first.state is not None:
-        module = transformer_engine if first.backend == "te" else fp8
-        outputs = module.multiply_kernels(
+        if first.backend == "te":
+            multiply_fp8 = transformer_engine.multiply_kernels
+        outputs = multiply_fp8(
             x,
             [projection.kernel for projection in projections],
             [projection.state for projection in projections if projection.state is not None],

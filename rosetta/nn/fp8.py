@@ -204,7 +204,7 @@ def _multiply_kernels(
     states: tuple[dict[str, Any], ...],
 ) -> tuple[Any, ...]:
     """Multiply as `multiply_kernels`, with the derivative of `_compute_backward`."""
-    outputs: tuple[Any, ...] = _compute_forward(dtype, layouts, x, kernels, states)[0]
+    outputs: tuple[Any, ...] = compute_forward(dtype, layouts, x, kernels, states)[0]
     return outputs
 
 
@@ -276,14 +276,22 @@ def quantise_kernels(
     )
 
 
-def _compute_forward(
+def compute_forward(
     dtype: Any,
     layouts: tuple[Layout | None, ...],
     x: Any,
     kernels: tuple[Any, ...],
     states: tuple[dict[str, Any], ...],
 ) -> tuple[Any, Any]:
-    """Return the outputs of `multiply_kernels` and the Residuals."""
+    """Return the outputs of `multiply_kernels` and the Residuals.
+
+    Args:
+        dtype: The type of the outputs.
+        layouts: The layouts of the kernels.
+        x: The input, [..., inputs].
+        kernels: [inputs, outputs] each.
+        states: The FP8 state of each kernel's projection.
+    """
     product, residuals = multiply_input(dtype, layouts, x, kernels, states)
     parts = fused_kernels.split_parts(product, [kernel.shape[1] for kernel in kernels])
     outputs = [
@@ -331,24 +339,48 @@ def _compute_backward(
     gradients: tuple[Any, ...],
 ) -> tuple[Any, Any, Any]:
     """Return the gradients of the input and the kernels, and the observed states."""
-    fp8_input = residuals.fp8_input
     gradient_scale = find_largest_scale(list_scales(residuals.states, "output_grad"))
     fp8_gradient = quantise_tensor(
         fused_kernels.join_parts(gradients), gradient_scale, BACKWARD_DTYPE
     )
-    product, kernel_scale = multiply_gradient(
-        dtype, layouts, residuals, fp8_gradient, fp8_input.ndim - 1
-    )
-    input_gradient = rescale_product(product, gradient_scale, kernel_scale, dtype)
-    batch_axes = tuple(range(fp8_input.ndim - 1))
-    kernel_gradients = compute_kernel_gradients(
-        dtype, layouts, residuals, fp8_gradient, (batch_axes, batch_axes)
+    batch_axes = tuple(range(residuals.fp8_input.ndim - 1))
+    input_gradient, kernel_gradients = differentiate_input(
+        dtype, layouts, residuals, fp8_gradient, fp8_gradient, (batch_axes, batch_axes)
     )
     # One reduction for each gradient, unlike the kernels': XLA can then fuse it into the operation
     # that makes the gradient. Kernels are not made by an operation.
     gradient_amaxes = [compute_amaxes([gradient])[0] for gradient in gradients]
     observed = observe_states(residuals, gradient_amaxes)
-    return input_gradient.astype(residuals.input_like.dtype), kernel_gradients, observed
+    return input_gradient, kernel_gradients, observed
+
+
+def differentiate_input(
+    dtype: Any,
+    layouts: Sequence[Layout | None],
+    residuals: Residuals,
+    fp8_gradient: Any,
+    transposed_gradient: Any,
+    contracted: tuple[tuple[int, ...], tuple[int, ...]],
+) -> tuple[Any, tuple[Any, ...]]:
+    """Return the gradients of the input and of each kernel.
+
+    Args:
+        dtype: The type of the products.
+        layouts: The layouts of the kernels.
+        residuals: What the forward pass kept; the input with the features last.
+        fp8_gradient: The joined gradients of the outputs, quantised, with the outputs last.
+        transposed_gradient: The same with its dimensions in any order.
+        contracted: The batch dimensions of the input and those of `transposed_gradient`.
+    """
+    product, kernel_scale = multiply_gradient(
+        dtype, layouts, residuals, fp8_gradient, residuals.fp8_input.ndim - 1
+    )
+    gradient_scale = find_largest_scale(list_scales(residuals.states, "output_grad"))
+    input_gradient = rescale_product(product, gradient_scale, kernel_scale, dtype)
+    kernel_gradients = compute_kernel_gradients(
+        dtype, layouts, residuals, transposed_gradient, contracted
+    )
+    return input_gradient.astype(residuals.input_like.dtype), kernel_gradients
 
 
 def multiply_gradient(
@@ -435,7 +467,7 @@ def observe_states(
     return tuple(observed)
 
 
-_multiply_kernels.defvjp(_compute_forward, _compute_backward)
+_multiply_kernels.defvjp(compute_forward, _compute_backward)
 
 
 def combine_microbatches(observed: Any, others: Any) -> Any:

@@ -12,47 +12,25 @@ products and FP8.
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from flax.linen import partitioning as flax_partitioning
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
-from rosetta.core import gpus
-from rosetta.core.gpu_query import parse_capability
-from rosetta.nn import current_mesh, fp8, geglu_kernels, sharded_parameters
+from rosetta.nn import fp8, geglu_kernels, kernel_placement, sharded_parameters
 from rosetta.nn.dense import PROJECTION_OUTPUT
-from rosetta.nn.mesh_axes import list_axis_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from jax.sharding import Mesh
+    from collections.abc import Sequence
 
     from rosetta.nn.dense import Projection
+    from rosetta.nn.kernel_placement import Placement
     from rosetta.nn.sharded_parameters import Layout
 
 ACTIVATIONS = ("gelu", "linear")
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where the kernels run.
-
-    Attributes:
-        mesh: The mesh over which the hidden features are divided; None if the kernels are traced
-            for one device.
-        axes: The axes of the mesh for each dimension of the hidden features [.., .., features].
-        interpret: Whether a CPU interprets the kernels.
-    """
-
-    mesh: Mesh | None
-    axes: tuple[tuple[str, ...], ...]
-    interpret: bool = False
 
 
 def choose_placement(shape: Sequence[int], names: Sequence[str]) -> tuple[Placement | None, str]:
@@ -65,31 +43,11 @@ def choose_placement(shape: Sequence[int], names: Sequence[str]) -> tuple[Placem
     Returns:
         The placement and "", or None and why the kernels cannot run.
     """
-    mesh = current_mesh.find_mesh()
-    if mesh is None:
-        return None, "the devices are not known"
-    devices = list(mesh.devices.flat)
-    on_cpu = any(device.platform == "cpu" for device in devices)
-    if not on_cpu and not all(_has_fp8(device) for device in devices):
-        return None, "a GPU without FP8"
-    manual_axes = set(jax.sharding.get_abstract_mesh().manual_axes)
-    if manual_axes and manual_axes != set(mesh.axis_names):
-        return None, "GRADIENT_DTYPE and tensor parallelism"
-    spec = () if manual_axes else flax_partitioning.logical_to_mesh_axes(tuple(names)) or ()
-    axes = tuple(list_axis_names(entry) for entry in spec) or ((),) * len(shape)
-    parts = [math.prod(mesh.shape[axis] for axis in dimension) for dimension in axes]
-    if any(size % count for size, count in zip(shape, parts, strict=True)):
-        return None, f"hidden features of {tuple(shape)} do not divide over the devices"
-    *batch, features = (size // count for size, count in zip(shape, parts, strict=True))
-    if problem := geglu_kernels.find_shape_problem(math.prod(batch), features):
-        return None, problem
-    return Placement(None if manual_axes else mesh, axes, on_cpu), ""
-
-
-def _has_fp8(device: Any) -> bool:
-    """Return whether a device is a GPU of NVIDIA that has FP8."""
-    capability = str(getattr(device, "compute_capability", ""))
-    return gpus.FP8.supported_by(parse_capability(capability))
+    return kernel_placement.choose_placement(
+        shape,
+        names,
+        lambda first, second, features: geglu_kernels.find_shape_problem(first * second, features),
+    )
 
 
 def apply_geglu(x: Any, projections: Sequence[Projection], dtype: Any, placement: Placement) -> Any:
@@ -185,7 +143,10 @@ def _compute(
             states=states[2:],
             input_scale=hidden_scale,
             kernel_scales=[kernel_scale],
-            amaxes=(_join_amaxes(amaxes, dtype)[0], fp8.compute_amaxes(kernels[2:])),
+            amaxes=(
+                kernel_placement.join_amaxes(amaxes, dtype)[0],
+                fp8.compute_amaxes(kernels[2:]),
+            ),
             input_like=first.input_like,
         )
     return output, (product, first, second)
@@ -207,10 +168,15 @@ def _compute_backward(settings: _Settings, residuals: Any, gradient: Any) -> tup
         (first.input_scale, *first.kernel_scales, *scales, result_scale),
     )
     with jax.named_scope(settings.scopes[0]):
-        input_gradient, kernel_gradients = _differentiate_input(
-            settings, first, parts, transposed_parts
+        input_gradient, kernel_gradients = fp8.differentiate_input(
+            settings.dtype,
+            settings.layouts[:2],
+            first,
+            parts,
+            transposed_parts,
+            ((0, 1), (2, 3)),
         )
-        states = fp8.observe_states(first, _join_amaxes(amaxes, settings.dtype))
+        states = fp8.observe_states(first, kernel_placement.join_amaxes(amaxes, settings.dtype))
     return (
         input_gradient,
         (*kernel_gradients, *output_kernel_gradients),
@@ -246,49 +212,7 @@ def _differentiate_output(
     return hidden_gradient, (gradient_scale, kernel_scale), kernel_gradients
 
 
-def _differentiate_input(
-    settings: _Settings, residuals: fp8.Residuals, parts: Any, transposed_parts: Any
-) -> tuple[Any, tuple[Any, ...]]:
-    """Differentiate the first product.
-
-    Args:
-        settings: What does not depend on the arrays.
-        residuals: The residuals of the first product.
-        parts: The quantised gradients of gate and linear, [.., .., 2, features].
-        transposed_parts: The same as [2, features, .., ..].
-
-    Returns:
-        The gradients of the MLP's input and of both kernels.
-    """
-    layouts = settings.layouts[:2]
-    batch_axes = tuple(range(residuals.fp8_input.ndim - 1))
-    product, kernel_scale = fp8.multiply_gradient(
-        settings.dtype, layouts, residuals, parts, len(batch_axes)
-    )
-    result_scale = fp8.find_largest_scale(fp8.list_scales(residuals.states, "output_grad"))
-    input_gradient = fp8.rescale_product(product, result_scale, kernel_scale, settings.dtype)
-    last_axes = tuple(range(2, transposed_parts.ndim))
-    kernel_gradients = fp8.compute_kernel_gradients(
-        settings.dtype, layouts, residuals, transposed_parts, (batch_axes, last_axes)
-    )
-    return input_gradient.astype(residuals.input_like.dtype), kernel_gradients
-
-
 _multiply.defvjp(_compute_forward, _compute_backward)
-
-
-def _join_amaxes(amaxes: Any, dtype: Any) -> list[Any]:
-    """Return the amax of each part, float32 [1], of its tiles on all devices.
-
-    They are rounded as other amaxes are, to the type of the activations: XLA then compares all of
-    them between the devices at once.
-
-    Args:
-        amaxes: [parts, .., ..].
-        dtype: The type of the activations.
-    """
-    joined = jnp.max(amaxes.astype(dtype), axis=(1, 2)).astype(jnp.float32)
-    return [joined[index : index + 1] for index in range(len(amaxes))]
 
 
 def _run_forward_kernel(
@@ -324,7 +248,7 @@ def _run_forward_kernel(
     hidden = PartitionSpec(first, second, last)
     transposed = PartitionSpec(last, first, second)
     amaxes = PartitionSpec(None, (*first, *second), last)
-    outputs: tuple[Any, ...] = _run_on_mesh(
+    outputs: tuple[Any, ...] = kernel_placement.run_on_mesh(
         placement,
         run,
         (PartitionSpec(first, second, None, last), *[PartitionSpec()] * len(scales)),
@@ -363,33 +287,10 @@ def _run_backward_kernel(
     gradients = PartitionSpec(first, second, None, last)
     transposed = PartitionSpec(None, last, first, second)
     amaxes = PartitionSpec(None, (*first, *second), last)
-    outputs: tuple[Any, ...] = _run_on_mesh(
+    outputs: tuple[Any, ...] = kernel_placement.run_on_mesh(
         placement,
         run,
         (gradients, PartitionSpec(first, second, last), *[PartitionSpec()] * len(scales)),
         (gradients, transposed, amaxes),
     )(product, gradient_product, *scales)
     return outputs
-
-
-def _run_on_mesh(
-    placement: Placement,
-    function: Callable[..., Any],
-    inputs: tuple[PartitionSpec, ...],
-    outputs: tuple[PartitionSpec, ...],
-) -> Callable[..., Any]:
-    """Return a function that each device of the mesh computes on its own part of the arrays.
-
-    Args:
-        placement: Where the function runs.
-        function: The function for one device.
-        inputs: The layouts of its arguments.
-        outputs: The layouts of its results.
-    """
-    if placement.mesh is None:
-        return function
-    # Pallas cannot be traced with check_vma.
-    mapped: Callable[..., Any] = jax.shard_map(
-        function, mesh=placement.mesh, in_specs=inputs, out_specs=outputs, check_vma=False
-    )
-    return mapped

@@ -3,9 +3,6 @@
 Each kernel reads its operands once. It writes a result in FP8 twice, once transposed, because a
 product in FP8 needs both factors with the dimension that it sums over last. It also writes the
 largest absolute value of each tile. All arithmetic is in float32.
-
-A kernel computes what one device has. Pallas cannot divide a kernel over devices: the caller runs
-it under `shard_map`.
 """
 
 from __future__ import annotations
@@ -14,20 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 
-from rosetta.nn import fp8
+from rosetta.nn import fp8, fp8_tiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-# A tile's sides are powers of two, and FP8 products need multiples of 16.
-ROW_TILES, FEATURE_TILES = (128, 64, 32, 16), (64, 32, 16)
-_WARPS = 8
-# Triton computes positions as int32.
-_MOST_ELEMENTS = 2**31 - 1
 
 
 def find_shape_problem(rows: int, features: int) -> str:
@@ -37,9 +26,9 @@ def find_shape_problem(rows: int, features: int) -> str:
         rows: The tokens of one device.
         features: The hidden features of one device.
     """
-    if rows % ROW_TILES[-1] or features % FEATURE_TILES[-1]:
+    if not fp8_tiles.has_tiles(rows, features):
         return f"{rows} tokens and {features} hidden features are not multiples of 16"
-    if 2 * rows * features > _MOST_ELEMENTS:
+    if 2 * rows * features > fp8_tiles.MOST_ELEMENTS:
         return f"both halves of {rows} tokens of {features} features have 2**31 elements or more"
     return ""
 
@@ -61,7 +50,7 @@ def apply_geglu(
         [row tiles, feature tiles].
     """
     rows, _, features = product.shape
-    tile, grid = _choose_tile(rows, features)
+    tile, grid = fp8_tiles.choose_tile(rows, features)
     hidden = jax.ShapeDtypeStruct((rows, features), fp8.FORWARD_DTYPE)
     outputs, blocks = [hidden], [pl.BlockSpec(tile, lambda row, column: (row, column))]
     if transpose:
@@ -77,9 +66,9 @@ def apply_geglu(
         geglu_forward,
         out_shape=outputs,
         grid=grid,
-        in_specs=[_block_parts(tile), *_block_scales(scales)],
+        in_specs=[_block_parts(tile), *fp8_tiles.block_scales(scales)],
         out_specs=blocks,
-        compiler_params=None if interpret else _make_compiler_params(),
+        compiler_params=None if interpret else fp8_tiles.make_compiler_params(),
         interpret=interpret,
         name="geglu_forward",
     )(product, *scales)
@@ -103,7 +92,7 @@ def differentiate_geglu(
         and the amaxes of both gradients, float32 [2, row tiles, feature tiles].
     """
     rows, parts, features = product.shape
-    tile, grid = _choose_tile(rows, features)
+    tile, grid = fp8_tiles.choose_tile(rows, features)
     return pl.pallas_call(
         geglu_backward,
         out_shape=[
@@ -115,14 +104,14 @@ def differentiate_geglu(
         in_specs=[
             _block_parts(tile),
             pl.BlockSpec(tile, lambda row, column: (row, column)),
-            *_block_scales(scales),
+            *fp8_tiles.block_scales(scales),
         ],
         out_specs=[
             _block_parts(tile),
             pl.BlockSpec((parts, *tile[::-1]), lambda row, column: (0, column, row)),
             pl.BlockSpec((parts, 1, 1), lambda row, column: (0, row, column)),
         ],
-        compiler_params=None if interpret else _make_compiler_params(),
+        compiler_params=None if interpret else fp8_tiles.make_compiler_params(),
         interpret=interpret,
         name="geglu_backward",
     )(product, gradient_product, *scales)
@@ -139,12 +128,12 @@ def geglu_forward(
 ) -> None:
     """Compute one tile of `apply_geglu`; the arguments are its arrays in their order."""
     hidden = _multiply_gate(*_read_parts(product, input_scale, (gate_scale, linear_scale)))
-    quantised = _quantise(hidden, result_scale[0], result.dtype)
+    quantised = fp8_tiles.quantise_tile(hidden, result_scale[0], result.dtype)
     result[...] = quantised
     if others:
         transposed, amax = others
         transposed[...] = quantised.T
-        amax[0, 0] = _compute_amax(hidden)
+        amax[0, 0] = fp8_tiles.compute_tile_amax(hidden)
 
 
 def geglu_backward(
@@ -165,10 +154,10 @@ def geglu_backward(
     parts = _read_parts(product, input_scale, (gate_scale, linear_scale))
     _, pull_back = jax.vjp(_multiply_gate, *parts)
     for part, part_gradient in enumerate(pull_back(gradient)):
-        quantised = _quantise(part_gradient, result_scale[0], result.dtype)
+        quantised = fp8_tiles.quantise_tile(part_gradient, result_scale[0], result.dtype)
         result[:, part, :] = quantised
         transposed[part] = quantised.T
-        amaxes[part, 0, 0] = _compute_amax(part_gradient)
+        amaxes[part, 0, 0] = fp8_tiles.compute_tile_amax(part_gradient)
 
 
 def _read_parts(product: Any, input_scale: Any, kernel_scales: tuple[Any, Any]) -> list[Any]:
@@ -184,41 +173,6 @@ def _multiply_gate(gate: Any, linear: Any) -> Any:
     return jax.nn.gelu(gate) * linear
 
 
-# Triton's maximum and minimum drop NaN, unlike XLA's. The next two functions keep it.
-
-
-def _quantise(x: Any, scale: Any, dtype: Any) -> Any:
-    """Return what `fp8.quantise_tensor` returns."""
-    largest = float(jnp.finfo(dtype).max)
-    scaled = x / scale
-    clipped = jnp.where(scaled > largest, largest, jnp.where(scaled < -largest, -largest, scaled))
-    return clipped.astype(dtype)
-
-
-def _compute_amax(x: Any) -> Any:
-    """Return the largest absolute value of a float32 tile, NaN if it has a NaN."""
-    # Of non-negative numbers, the order of the bits is that of the values; NaN is above infinity.
-    bits = lax.bitcast_convert_type(jnp.abs(x), jnp.int32)
-    return lax.bitcast_convert_type(jnp.max(bits), jnp.float32)
-
-
-def _choose_tile(rows: int, features: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the rows and features of a tile, and the number of tiles along both."""
-    row_tile = next(size for size in ROW_TILES if rows % size == 0)
-    feature_tile = next(size for size in FEATURE_TILES if features % size == 0)
-    return (row_tile, feature_tile), (rows // row_tile, features // feature_tile)
-
-
 def _block_parts(tile: tuple[int, int]) -> Any:
     """Return the blocks of an array [rows, 2, features]."""
     return pl.BlockSpec((tile[0], 2, tile[1]), lambda row, column: (row, 0, column))
-
-
-def _block_scales(scales: Sequence[Any]) -> list[Any]:
-    """Return the only block of each scale."""
-    return [pl.BlockSpec((1,), lambda _row, _column: (0,)) for _ in scales]
-
-
-def _make_compiler_params() -> Any:
-    """Return the settings of the compiler."""
-    return triton.CompilerParams(num_warps=_WARPS, num_stages=1)

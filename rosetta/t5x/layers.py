@@ -25,7 +25,9 @@ from rosetta.nn import (
     block_sparse,
     dropout,
     fallback_notice,
+    fp8,
     fp8_geglu,
+    fp8_joined,
     kv_cache,
     transformer_engine,
 )
@@ -36,9 +38,10 @@ from rosetta.nn.rms_norm import RMSNorm
 from rosetta.nn.rotary_positions import RotaryEmbedding
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from rosetta.nn.attention import Mask
+    from rosetta.nn.kernel_placement import Placement
     from rosetta.t5x.run.model_config import T5Config
 
 
@@ -257,7 +260,7 @@ class Attention(nn.Module):
           keep_mask: the dropout mask of the attention weights, bool [batch, heads x keys], or None.
           prefill_lengths: int32 [batch], if a prompt of these lengths is written into the cache.
         """
-        query, key, value = self._project(queries, memory)
+        query, key, value = self._project(queries, memory, context.implementation)
         if self.config.positions == "rotary":
             query = rotate_positions(query, transposed=self.transposed)
             key = rotate_positions(key, transposed=self.transposed)
@@ -347,9 +350,14 @@ class Attention(nn.Module):
         )
         return jnp.swapaxes(attended, 0, 1) if self.transposed else attended
 
-    def _project(self, queries: Any, memory: Any) -> tuple[Any, Any, Any]:
+    def _project(self, queries: Any, memory: Any, implementation: str) -> tuple[Any, Any, Any]:
         """Return the queries, keys and values, each [.., .., heads, head_dim] in the layout of the
         activations.
+
+        Args:
+          queries: as for __call__.
+          memory: as for __call__.
+          implementation: that of the attention.
         """
         config = self.config
         width = config.num_heads * config.head_dim
@@ -365,10 +373,13 @@ class Attention(nn.Module):
         value_kernel = self._kernel("value", memory.shape[-1], width, names, initializer)
         if config.fuse_qkv and memory is queries:
             kernels = [query_kernel, key_kernel, value_kernel]
-            query, key, value = apply_projections(queries, kernels, config.dtype)
+            multiply = self._choose_multiply(queries, len(kernels), implementation)
+            query, key, value = apply_projections(queries, kernels, config.dtype, multiply)
         elif config.fuse_qkv:
             (query,) = apply_projections(queries, [query_kernel], config.dtype)
-            key, value = apply_projections(memory, [key_kernel, value_kernel], config.dtype)
+            kernels = [key_kernel, value_kernel]
+            multiply = self._choose_multiply(memory, len(kernels), implementation)
+            key, value = apply_projections(memory, kernels, config.dtype, multiply)
         else:
             (query,) = apply_projections(queries, [query_kernel], config.dtype)
             (key,) = apply_projections(memory, [key_kernel], config.dtype)
@@ -380,6 +391,40 @@ class Attention(nn.Module):
             return with_sharding_constraint(projected.reshape(shape), axes)
 
         return split_heads(query), split_heads(key), split_heads(value)
+
+    def _choose_multiply(self, x: Any, parts: int, implementation: str) -> Callable[..., Any]:
+        """Return what multiplies several kernels in one product in FP8.
+
+        The backward pass has a kernel of its own if cuDNN writes the gradients of the products.
+        Otherwise XLA computes them where it casts them to FP8.
+
+        Args:
+          x: activations.
+          parts: the number of kernels.
+          implementation: that of the attention.
+        """
+        config = self.config
+        is_asked = config.fused_qkv_gradients
+        if is_asked is False or self.is_initializing():
+            return fp8.multiply_kernels
+        gradients = None
+        if config.fp8 != "xla":
+            problem = "the kernel needs ENABLE_FP8=1 and ENABLE_TE=0"
+        elif not is_asked and (implementation != "cudnn" or config.positions == "rotary"):
+            problem = "not the gradients of cuDNN's attention"
+        else:
+            gradients, problem = fp8_joined.plan_gradients(
+                (*x.shape[:-1], config.num_heads * config.head_dim),
+                (*name_activation_axes(transposed=self.transposed), "joined_kv"),
+                parts,
+                length_first=self.transposed,
+            )
+        if gradients is None and is_asked:
+            fallback_notice.warn_once("joined gradients by XLA's kernels", problem)
+        on_cpu = gradients is not None and gradients.placement.interpret
+        if gradients is None or (on_cpu and not is_asked):
+            return fp8.multiply_kernels
+        return functools.partial(fp8_joined.multiply_kernels, gradients=gradients)
 
     def _kernel(
         self, name: str, inputs: int, outputs: int, names: tuple[str, str], init: Any = None
@@ -443,7 +488,7 @@ class Mlp(nn.Module):
 
     def _choose_kernel_placement(
         self, x: Any, axes: tuple[str, str, str], keep_mask: Any
-    ) -> fp8_geglu.Placement | None:
+    ) -> Placement | None:
         """Return where the kernels of `fp8_geglu` run, None if XLA's own kernels compute the block.
 
         Args:

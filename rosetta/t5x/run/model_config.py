@@ -184,6 +184,9 @@ class T5Config:
         `fuse_qkv`.
       fused_geglu: compute the gated unit of an MLP in FP8, with its casts, in one GPU kernel; None
         for wherever that is possible. A CPU interprets the kernel if this is True, for tests.
+      fused_qkv_gradients: join the gradients of queries, keys and values in FP8, with their casts,
+        in one GPU kernel; None for wherever that is possible and cuDNN computes the attention. A
+        CPU interprets the kernel if this is True, for tests.
       transpose_batch_sequence: use activations [length, batch, features].
       attention: the implementation of attention: "xla", "cudnn" or "te".
       scan_layers: compile one layer, and loop over it.
@@ -226,6 +229,7 @@ class T5Config:
     fuse_qkv: bool = False
     fuse_mlp: bool | None = None
     fused_geglu: bool | None = None
+    fused_qkv_gradients: bool | None = None
     transpose_batch_sequence: bool = False
     attention: str = "xla"
     scan_layers: bool = False

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,31 +18,20 @@ from flax.linen import partitioning as flax_partitioning
 from jax.sharding import Mesh
 
 from rosetta.core import log
-from rosetta.nn import current_mesh, fp8_geglu
+from rosetta.nn import current_mesh, fp8_geglu, kernel_placement
 from rosetta.plan import step_kernels
 from rosetta.t5x.layers import Mlp
 from rosetta.t5x.run.model_config import T5Config
-from tests.support.fused_geglu_gradients import RULES, VARIANTS
+from tests.support import fp8_kernel_runs
+from tests.support.fp8_kernel_gradients import RULES, VARIANTS
 
-ROOT = Path(__file__).parents[4]
 NAMES = ("batch", "length", "mlp")
 
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, Any]:
-    """What tests/support/fused_geglu_gradients.py prints, for each variant."""
-    flags = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.fused_geglu_gradients"],
-        cwd=ROOT,
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    parsed: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return parsed
+    """The differences of the MLP from one without the kernels, for each variant."""
+    return fp8_kernel_runs.compare_gradients("mlp")
 
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "bfloat16"])
@@ -95,7 +77,7 @@ def test_gpus_with_fp8(capability: str) -> None:
     mesh = make_mesh(capability=capability)
     placement, problem = choose(mesh)
     assert problem == ""
-    assert placement == fp8_geglu.Placement(mesh, (("data",), (), ("model",)))
+    assert placement == kernel_placement.Placement(mesh, (("data",), (), ("model",)))
 
 
 @pytest.mark.parametrize(
@@ -157,20 +139,9 @@ def test_other_mlps(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture(scope="module", params=["l4", "h100", "h200", "b200", "rtx-pro-6000"])
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What tests/support/compile_fused_geglu.py prints for a GPU, and the folder of its PTX."""
-    if not any(find_spec(name) for name in ("jax_cuda12_plugin", "jax_cuda13_plugin")):
-        pytest.skip("NOT CHECKED here: needs an environment for cuda12 or cuda13")
+    """What XLA makes of the MLP for a GPU, and the folder of its PTX."""
     folder = tmp_path_factory.mktemp("ptx")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.compile_fused_geglu", request.param, str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1]), folder
+    return fp8_kernel_runs.compile_layer("mlp", request.param, folder), folder
 
 
 def test_compiled_steps(compiled: Any) -> None:
@@ -187,21 +158,6 @@ def test_compiled_steps(compiled: Any) -> None:
 
 
 def test_no_spills(compiled: Any) -> None:
-    """The kernels need no memory for registers that do not fit (ptxas -v)."""
+    """The kernels need no memory for registers that do not fit."""
     _steps, folder = compiled
-    programs = [path for path in folder.glob("*.ptx") if ".entry geglu" in path.read_text()]
-    assert len(programs) >= 2
-    ptxas = find_ptxas()
-    for program in programs:
-        target = re.search(r"^\.target (\w+)", program.read_text(), re.MULTILINE)
-        assert target
-        command = [ptxas, "-v", f"-arch={target[1]}", "-o", os.devnull, str(program)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert "0 bytes stack frame, 0 bytes spill stores" in done.stderr
-
-
-def find_ptxas() -> str:
-    """Return the path of ptxas in the environment."""
-    for package in Path(jax.__file__).parents[1].glob("nvidia/*/bin/ptxas"):
-        return str(package)
-    pytest.skip("NOT CHECKED here: needs ptxas, of the wheel nvidia-cuda-nvcc")
+    fp8_kernel_runs.assert_no_spills(folder, "geglu", 2)

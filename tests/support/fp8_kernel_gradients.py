@@ -1,6 +1,7 @@
-"""Print as JSON how an MLP with the kernels of `fp8_geglu` differs from one without.
+"""Print as JSON how a layer with the FP8 kernels of `rosetta.nn` differs from one without.
 
-test_fp8_geglu.py runs this with four virtual devices. The kernels are interpreted.
+Usage: python -m tests.support.fp8_kernel_gradients LAYER. test_fp8_geglu.py and test_fp8_joined.py
+run this with four virtual devices. The kernels are interpreted.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ import contextlib
 import dataclasses
 import functools
 import json
+import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +22,8 @@ from flax.linen import partitioning as flax_partitioning
 from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from rosetta.nn import current_mesh, fp8, remat, sharded_parameters
+from rosetta.nn import current_mesh, fp8, fp8_joined, remat, sharded_parameters
+from rosetta.nn.dense import Projection, apply_projections
 from rosetta.nn.mesh_axes import DATA, MODEL
 from rosetta.nn.sharded_parameters import Layout
 from rosetta.t5x.layers import Mlp
@@ -29,8 +32,17 @@ from rosetta.t5x.run.model_config import T5Config
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-LENGTH, BATCH, WIDTH, HIDDEN = 24, 8, 32, 192
-RULES = (("batch", DATA), ("mlp", MODEL), ("embed", None), ("length", None))
+LENGTH, BATCH, WIDTH, HIDDEN = 48, 8, 32, 192
+PROJECTIONS = ("query", "key", "value")
+# The scales of each projection, relative to those of the others.
+FACTORS = {"wi_0": 1.0, "wi_1": 1.3, "wo": 0.7, "query": 1.0, "key": 1.3, "value": 0.7}
+RULES = (
+    ("batch", DATA),
+    ("mlp", MODEL),
+    ("joined_kv", MODEL),
+    ("embed", None),
+    ("length", None),
+)
 # The devices of the data and of the model axis, and what else differs.
 VARIANTS: dict[str, dict[str, Any]] = {
     "one device": {"devices": (1, 1)},
@@ -44,24 +56,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_arrays(*, transposed: bool) -> tuple[Any, Any, Any]:
-    """Return the variables of the MLP, its input, and the gradient of its output."""
-    random = np.random.default_rng(0)
-    shape = (LENGTH, BATCH, WIDTH) if transposed else (BATCH, LENGTH, WIDTH)
-    x, gradient = (jnp.asarray(random.normal(size=shape), jnp.float32) for _ in range(2))
-    variables = Mlp(make_config(), transposed).init(jax.random.key(0), x)
-    variables = {
-        "params": variables["params"],
-        fp8.COLLECTION: jax.tree.map_with_path(choose_scale, variables[fp8.COLLECTION]),
-    }
-    return variables, x, gradient
-
-
 def choose_scale(path: Any, array: Any) -> Any:
     """Return a state array; the scales of each projection differ, and some clip their tensor."""
     names = [key.key for key in path]
     scales = {"input_scale": 0.005, "kernel_scale": 0.001, "output_grad_scale": 1e-5}
-    factor = {"wi_0": 1.0, "wi_1": 1.3, "wo": 0.7}[names[-2]]
+    factor = FACTORS[names[-2]]
     return array * scales.get(names[-1], 1.0) * factor
 
 
@@ -87,7 +86,7 @@ class Step:
     """A forward and backward pass of the MLP.
 
     Attributes:
-        fused: Whether the MLP has the kernels.
+        fused: Whether it has the kernels.
         devices: The sizes of the data and the model axis.
         fsdp: Whether the parameters are sharded over the data axis.
         transposed: Whether activations have the length first.
@@ -101,6 +100,31 @@ class Step:
     transposed: bool = False
     rematerialised: bool = False
     dtype: str = "float32"
+
+    kernel_name: ClassVar[str] = "geglu"
+
+    def make_variables(self) -> Any:
+        """Return the parameters, and the FP8 state before its scales are chosen."""
+        x = jnp.zeros((BATCH, LENGTH, WIDTH))
+        return Mlp(make_config()).init(jax.random.key(0), x)
+
+    def make_arrays(self, length: int = LENGTH) -> tuple[Any, Any, Any]:
+        """Return the variables, the input, and the gradient of the output."""
+        random = np.random.default_rng(0)
+        batch = (length, BATCH) if self.transposed else (BATCH, length)
+        shapes = ((*batch, WIDTH), (*batch, *self.output_shape))
+        x, gradient = (jnp.asarray(random.normal(size=shape), jnp.float32) for shape in shapes)
+        variables = self.make_variables()
+        variables = {
+            "params": variables["params"],
+            fp8.COLLECTION: jax.tree.map_with_path(choose_scale, variables[fp8.COLLECTION]),
+        }
+        return variables, x, gradient
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of the output, without the batch and the length."""
+        return (WIDTH,)
 
     def make_mesh(self, devices: Sequence[Any]) -> Mesh:
         """Return the mesh of the first devices."""
@@ -134,20 +158,74 @@ class Step:
 
     def compute(self, variables: Any, x: Any, gradient: Any) -> Any:
         """Return the output, and the gradients of the variables and the input."""
-        module = Mlp(make_config(dtype=self.dtype, fused_geglu=self.fused), self.transposed)
-
-        def apply(variables: Any, x: Any) -> Any:
-            return module.apply(variables, x)
-
+        apply: Any = self.apply
         if self.rematerialised:
             apply = jax.checkpoint(apply, policy=remat.make_policy("minimal"))
         output, pull_back = jax.vjp(apply, variables, x)
         return output, pull_back(gradient.astype(output.dtype))
 
+    def apply(self, variables: Any, x: Any) -> Any:
+        """Return the output."""
+        module = Mlp(make_config(dtype=self.dtype, fused_geglu=self.fused), self.transposed)
+        return module.apply(variables, x)
+
+
+@dataclass(frozen=True)
+class JoinedStep(Step):
+    """A forward and backward pass of the projections to queries, keys and values."""
+
+    kernel_name: ClassVar[str] = "join_gradients"
+
+    def make_variables(self) -> Any:
+        """Return the parameters, and the FP8 state before its scales are chosen."""
+        random = np.random.default_rng(1)
+        shapes = {f"{tensor}_scale": 1 for tensor in fp8.TENSORS}
+        shapes |= {f"{tensor}_amax_history": fp8.HISTORY_LENGTH for tensor in fp8.TENSORS}
+        state = {name: jnp.ones(size) for name, size in shapes.items()}
+        kernels = {
+            name: {"kernel": jnp.asarray(random.normal(size=(WIDTH, HIDDEN)), jnp.float32)}
+            for name in PROJECTIONS
+        }
+        return {"params": kernels, fp8.COLLECTION: dict.fromkeys(PROJECTIONS, state)}
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of the output, without the batch and the length."""
+        return (len(PROJECTIONS), HIDDEN)
+
+    def apply(self, variables: Any, x: Any) -> Any:
+        """Return the products, stacked."""
+        projections = [
+            Projection(
+                variables["params"][name]["kernel"],
+                variables[fp8.COLLECTION][name],
+                name,
+                axes=("embed", "joined_kv"),
+            )
+            for name in PROJECTIONS
+        ]
+        multiply: Any = fp8.multiply_kernels
+        if self.fused:
+            names = ("length", "batch") if self.transposed else ("batch", "length")
+            gradients, problem = fp8_joined.plan_gradients(
+                (*x.shape[:-1], HIDDEN),
+                (*names, "joined_kv"),
+                len(PROJECTIONS),
+                length_first=self.transposed,
+            )
+            assert gradients, problem
+            multiply = functools.partial(fp8_joined.multiply_kernels, gradients=gradients)
+        outputs = apply_projections(x, projections, self.dtype, multiply)
+        # The gradients of the outputs are arrays, as those that cuDNN writes.
+        return jnp.stack(outputs, axis=-2)
+
+
+LAYERS: dict[str, type[Step]] = {"mlp": Step, "joined": JoinedStep}
+
 
 def differentiate(step: Step) -> tuple[dict[str, np.ndarray], int]:
     """Return the output, its gradients and the observed states by name, and the kernels."""
-    arguments = make_arrays(transposed=step.transposed)
+    arguments = step.make_arrays()
     mesh = step.make_mesh(jax.devices())
     arguments = jax.device_put(arguments, step.make_shardings(mesh, arguments[0]))
     with step.trace_on(mesh):
@@ -156,7 +234,7 @@ def differentiate(step: Step) -> tuple[dict[str, np.ndarray], int]:
     arrays = {"output": output, "input gradient": input_gradient}
     arrays |= flatten_dict(unfreeze(variable_gradients), sep="/")
     results = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
-    return results, str(traced.jaxpr).count("name=geglu")
+    return results, str(traced.jaxpr).count(f"name={step.kernel_name}")
 
 
 def compute_difference(left: np.ndarray, right: np.ndarray) -> float:
@@ -174,9 +252,10 @@ def compute_error(arrays: dict[str, np.ndarray], exact: dict[str, np.ndarray]) -
 
 def main() -> None:
     """Compare each variant with the same without the kernels, on one device."""
+    layer = LAYERS[sys.argv[1]]
     results: dict[str, Any] = {}
     for name, settings in VARIANTS.items():
-        step = Step(fused=True, **settings)
+        step = layer(fused=True, **settings)
         fused, kernels = differentiate(step)
         plain_step = dataclasses.replace(step, fused=False, devices=(1, 1), fsdp=False)
         plain, plain_kernels = differentiate(plain_step)

@@ -1,7 +1,7 @@
-"""Print as JSON what XLA makes of the MLP with the kernels of `fp8_geglu`, for absent GPUs.
+"""Print as JSON what XLA makes of a layer with the FP8 kernels of `rosetta.nn`, for absent GPUs.
 
-Usage: python -m tests.support.compile_fused_geglu GPU FOLDER. test_fp8_geglu.py runs it where the
-CUDA plugin is installed. XLA writes its PTX into FOLDER.
+Usage: python -m tests.support.compile_fp8_kernels LAYER GPU FOLDER. test_fp8_geglu.py and
+test_fp8_joined.py run it where the CUDA plugin is installed. XLA writes its PTX into FOLDER.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 from rosetta.plan import t5x_step
 
-GPU, FOLDER = sys.argv[1:]
+LAYER, GPU, FOLDER = sys.argv[1:]
 t5x_step.prepare_t5x_compilation("xla", "large", GPU)
 os.environ["XLA_FLAGS"] += f" --xla_dump_to={FOLDER} --xla_dump_hlo_module_re=jit_compute"
 
 import jax
 
-from tests.support.fused_geglu_gradients import BATCH, LENGTH, WIDTH, Step, make_arrays
+from tests.support.fp8_kernel_gradients import LAYERS, LENGTH, Step
 
 MESHES: dict[str, dict[str, Any]] = {
     "data": {"devices": (8, 1)},
@@ -34,11 +34,11 @@ MESHES: dict[str, dict[str, Any]] = {
 def compile_step(step: Step) -> dict[str, Any]:
     """Return the library calls and collectives of a compiled step, and whether it has a cubin."""
     mesh = step.make_mesh(t5x_step.describe_devices(GPU, 1, 8))
-    x = jax.ShapeDtypeStruct((BATCH, 8 * LENGTH, WIDTH), step.dtype)
-    variables = jax.eval_shape(lambda: make_arrays(transposed=False)[0])
+    variables, x, gradient = jax.eval_shape(lambda: step.make_arrays(4 * LENGTH))
+    x, gradient = (jax.ShapeDtypeStruct(array.shape, step.dtype) for array in (x, gradient))
     with step.trace_on(mesh):
         jitted = jax.jit(step.compute, in_shardings=step.make_shardings(mesh, variables))
-        compiled = jitted.lower(variables, x, x).compile()
+        compiled = jitted.lower(variables, x, gradient).compile()
     text = compiled.as_text()
     gathers = re.findall(r"= (.*) all-gather(?:-start)?\(", text)
     return {
@@ -49,11 +49,11 @@ def compile_step(step: Step) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Compile the MLP with and without the kernels for each mesh."""
+    """Compile the layer with and without the kernels for each mesh."""
     results = {}
     with jax.default_device(jax.devices("cpu")[0]):
         for name, settings in MESHES.items():
-            step = Step(fused=True, dtype="bfloat16", **settings)
+            step = LAYERS[LAYER](fused=True, dtype="bfloat16", **settings)
             plain = dataclasses.replace(step, fused=False)
             results[name] = {"fused": compile_step(step), "plain": compile_step(plain)}
     print(json.dumps(results))
