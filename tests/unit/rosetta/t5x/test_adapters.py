@@ -129,7 +129,8 @@ def test_the_fused_gated_unit_has_no_adapters(
         lora=Lora(2, 2, (target,)), fp8="xla", fuse_qkv=True, fused_geglu=True
     )
     x = jnp.zeros((2, 4, config.emb_dim))
-    placement = Mlp(config)._choose_kernel_placement(x, ("batch", "length", "mlp"), None)
+    module = Mlp(config).bind({})
+    placement = module._choose_kernel_placement(x, ("batch", "length", "mlp"), None)
     assert (placement is placed) == is_fused
 
 
