@@ -25,7 +25,7 @@ _TURNS = 5
 # The largest errors. Products of FP8 are rounded to bfloat16; the loss is in float32.
 FP8_LIMIT, LOSS_LIMIT = 0.01, 1e-4
 Z_LOSS = 1e-4
-# The fused kernels of the MLP round a few numbers to the other neighbour in FP8.
+# The fused kernels may round a few numbers to the other neighbour in FP8.
 GEGLU_LIMIT = 0.01
 GEGLU_NAMES = (
     "hidden features",
@@ -40,6 +40,9 @@ GEGLU_NAMES = (
 # and the kernel that follows, before the result.
 GEGLU_SCALES = (0.06, 0.003, 0.005, 0.05)
 GEGLU_GRADIENT_SCALES = (0.06, 0.003, 0.005, 1e-4, 0.004, 1e-3)
+# Gradients of queries, keys and values.
+JOINED_PARTS, JOINED_SCALE = 3, 1e-4
+JOINED_NAMES = ("joined gradients", "transposed copy", "largest gradients")
 
 
 def list_cases(setup: Setup) -> list[Case]:
@@ -158,17 +161,60 @@ def measure_fused_geglu(setup: Setup) -> Measurement:
         return hidden, transposed, jnp.max(amaxes), back, back_transposed, *largest
 
     compute_plain = functools.partial(_compute_plain_geglu, fp8)
-    functions = {
-        name: device_timing.DeviceFunction(
-            way, [(product, gradient)], turn_seconds=setup.turn_seconds
+    return _compare_ways(setup, GEGLU_NAMES, (compute_fused, compute_plain), (product, gradient))
+
+
+def measure_joined_gradients(setup: Setup) -> Measurement:
+    """Compare the kernel that joins gradients in FP8 with the same in plain JAX.
+
+    Raises:
+        SkipCase: The GPU has no FP8, or Flax is not installed.
+    """
+    kernels = load_module("rosetta.nn.gradient_kernels", "flax")
+    fp8 = load_module("rosetta.nn.fp8", "flax")
+    # An older GPU would end the process: XLA's code generator has no error for it.
+    if setup.on_gpu and not setup.supports(gpus.FP8):
+        raise SkipCase(gpus.FP8.requirement)
+    shape = (2, 32, 16) if setup.tiny else (32, 512, 1024)
+    keys = jax.random.split(jax.random.key(0), JOINED_PARTS)
+    gradients = tuple(jax.random.normal(key, shape, jnp.bfloat16) for key in keys)
+    (scale,) = _make_scales((JOINED_SCALE,))
+
+    def compute_fused(*gradients: Any) -> Any:
+        result, transposed, amaxes = kernels.join_gradients(
+            gradients, scale, length_first=True, interpret=not setup.on_gpu
         )
-        for name, way in (("fused kernels", compute_fused), ("XLA's kernels", compute_plain))
+        return result, transposed, jnp.max(amaxes, axis=(1, 2))
+
+    def compute_plain(*gradients: Any) -> Any:
+        joined = jnp.stack(gradients)
+        quantised = fp8.quantise_tensor(joined, scale, fp8.BACKWARD_DTYPE)
+        largest = jnp.max(jnp.abs(joined), axis=(1, 2, 3))
+        return quantised.transpose(2, 1, 0, 3), quantised.transpose(0, 3, 1, 2), largest
+
+    return _compare_ways(setup, JOINED_NAMES, (compute_fused, compute_plain), gradients)
+
+
+def _compare_ways(
+    setup: Setup, names: tuple[str, ...], ways: tuple[Any, Any], arrays: tuple[Any, ...]
+) -> Measurement:
+    """Compare kernels with the same in plain JAX, and time both.
+
+    Args:
+        setup: The machine and the sizes.
+        names: What the results are.
+        ways: The function with the kernels, and the one in plain JAX.
+        arrays: The arguments of both.
+    """
+    functions = {
+        name: device_timing.DeviceFunction(way, [arrays], turn_seconds=setup.turn_seconds)
+        for name, way in zip(("fused kernels", "XLA's kernels"), ways, strict=True)
     }
     results, references = (
-        [jnp.asarray(array, jnp.float32) for array in function.compiled([(product, gradient)])[0]]
+        [jnp.asarray(array, jnp.float32) for array in function.compiled([arrays])[0]]
         for function in functions.values()
     )
-    checks = check_errors(GEGLU_NAMES, results, references, GEGLU_LIMIT)
+    checks = check_errors(names, results, references, GEGLU_LIMIT)
     return Measurement(describe_timings(device_timing.time_functions(functions, _TURNS)), checks)
 
 
@@ -200,5 +246,6 @@ def _compute_plain_geglu(fp8: Any, product: Any, gradient: Any) -> tuple[Any, ..
 KERNELS: dict[str, Any] = {
     "fp8-projection": measure_fp8_projection,
     "fused-geglu": measure_fused_geglu,
+    "joined-gradients": measure_joined_gradients,
     "chunked-loss": measure_chunked_loss,
 }

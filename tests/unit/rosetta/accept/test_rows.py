@@ -23,7 +23,7 @@ from rosetta.accept import attention, kernels, products, saved_step
 from rosetta.accept.setup import Machine, Setup
 from rosetta.core import acceptance
 from rosetta.nn import attention as nn_attention
-from rosetta.nn import fp8, geglu_kernels, loss
+from rosetta.nn import fp8, geglu_kernels, gradient_kernels, loss
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[4]
@@ -176,6 +176,20 @@ def test_each_result_of_the_backward_kernel_is_compared(monkeypatch: pytest.Monk
     failed = _find_failed(kernels.measure_fused_geglu(SETUP))
     assert "error of the transposed copy of the gradients" in failed
     assert len(failed) == 2
+
+
+def test_wrong_joined_gradients_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not _find_failed(kernels.measure_joined_gradients(SETUP))
+    join = gradient_kernels.join_gradients
+
+    def spoil(*arguments: Any, **options: Any) -> Any:
+        result, transposed, amaxes = join(*arguments, **options)
+        return result[::-1], transposed[:, ::-1], amaxes.at[0].multiply(0.5)
+
+    monkeypatch.setattr(gradient_kernels, "join_gradients", spoil)
+    assert _find_failed(kernels.measure_joined_gradients(SETUP)) == {
+        f"error of the {name}" for name in kernels.JOINED_NAMES
+    }
 
 
 def test_an_fp8_product_of_another_kind_is_found() -> None:
