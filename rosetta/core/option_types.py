@@ -102,7 +102,7 @@ def add_shape_options(
         "--dropout",
         type=parse_share,
         default=dropout,
-        help=f"the dropout rate (default: {dropout:g}); cuDNN's attention has no dropout",
+        help=f"the dropout rate (default: {dropout:g})",
     )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from rosetta.core import gpus
@@ -46,6 +46,8 @@ class Shares:
         attention_backward: The backward pass.
         bandwidth: Kernels that are bound by memory.
         links: NCCL, of the bandwidth of NVLink or of the network in one direction.
+      flat: Whether products and attention reach these shares whatever their shapes are, and no
+        kernel has a shortest time. A roofline that is computed by hand assumes this.
     """
 
     products: float
@@ -54,6 +56,7 @@ class Shares:
     attention_backward: float
     bandwidth: float
     links: float
+    flat: bool = False
 
 
 # The shares that were fitted to the published rows of T5 large and GPT 5B, see bench/plan_times.py
@@ -129,9 +132,8 @@ def find_shares(gpu: Gpu) -> Shares:
 
 def scale_shares(shares: Shares, factor: float) -> Shares:
     """Return shares multiplied by a factor, at most 1."""
-    return replace(
-        shares, **{name: min(share * factor, 1.0) for name, share in vars(shares).items()}
-    )
+    names = [field.name for field in fields(shares) if field.name != "flat"]
+    return replace(shares, **{name: min(getattr(shares, name) * factor, 1.0) for name in names})
 
 
 def estimate_kernel(module: HloModule, kernel: Kernel, gpu: Gpu, shares: Shares) -> KernelTime:
@@ -144,15 +146,16 @@ def estimate_kernel(module: HloModule, kernel: Kernel, gpu: Gpu, shares: Shares)
         shares: The shares of the GPU's figures that kernels reach.
     """
     moving = kernel.bytes / (gpu.bandwidth * shares.bandwidth)
+    shortest = 0.0 if shares.flat else SHORTEST_KERNEL_SECONDS
     if step_kernels.is_attention(kernel.instruction):
         computing = _estimate_attention_seconds(kernel, gpu, shares)
-        return KernelTime(max(computing, moving, SHORTEST_KERNEL_SECONDS), "attention")
+        return KernelTime(max(computing, moving, shortest), "attention")
     gemms = step_kernels.list_kernel_gemms(module, kernel)
     if gemms:
         computing = sum(_estimate_gemm_seconds(gemm, gpu, shares) for gemm in gemms)
         kind = "FP8 products" if all(gemm.fp8 for gemm in gemms) else "products"
-        return KernelTime(max(computing, moving, SHORTEST_KERNEL_SECONDS), kind)
-    return KernelTime(max(moving, SHORTEST_KERNEL_SECONDS), _classify_memory_kind(module, kernel))
+        return KernelTime(max(computing, moving, shortest), kind)
+    return KernelTime(max(moving, shortest), _classify_memory_kind(module, kernel))
 
 
 def _classify_memory_kind(module: HloModule, kernel: Kernel) -> str:
@@ -179,6 +182,8 @@ def _estimate_gemm_seconds(gemm: Gemm, gpu: Gpu, shares: Shares) -> float:
         peak = gpu.peak_flops(_PEAK_TYPES.get(left, "float32")) or gpu.peaks["fp32"] * 1e12
         share = shares.products
     _count, rows, columns, depth = gemm.sizes
+    if shares.flat:
+        return gemm.flops / (peak * share)
     depth_bytes = depth * (count_bytes(f"{left}[1]") or 1.0)
     fill = depth_bytes / (depth_bytes + FILL_BYTES)
     if min(rows, columns) == 1:
@@ -208,9 +213,9 @@ def _estimate_attention_seconds(kernel: Kernel, gpu: Gpu, shares: Shares) -> flo
     target, rest = kernel.instruction.target, kernel.instruction.rest
     share = shares.attention_backward if "Backward" in target else shares.attention_forward
     query = parse_dimensions(kernel.computation[kernel.instruction.operands[0]].shape)
-    if query[-1] <= 64:
+    if query[-1] <= 64 and not shares.flat:
         share *= SMALL_HEAD_SHARE
-    if "Bias" in target:
+    if "Bias" in target and not shares.flat:
         share *= BIAS_SHARE
     if re.search(r'"mask_type":\s*"[A-Z_]*CAUSAL', rest):
         # cuDNN leaves out what a causal mask hides: half of the scores.

@@ -171,3 +171,12 @@ def test_every_gpu_of_the_table_has_times() -> None:
 
 def test_shares_are_at_most_the_whole() -> None:
     assert roofline.scale_shares(roofline.HOPPER_SHARES, 9.0) == FULL
+
+
+def test_flat_shares_leave_out_what_shapes_cost() -> None:
+    flat = Shares(0.5, 1.0, 1.0, 1.0, 1.0, 1.0, flat=True)
+    product = estimate(H100, flat, *multiply(1025, 1025, 1024))
+    assert product.seconds == pytest.approx(2 * 1025 * 1025 * 1024 / (989.4e12 * 0.5))
+    tiny = estimate(H100, flat, "%a = f32[1] parameter(0)", "%b = f32[1] copy(%a)")
+    assert tiny.seconds == pytest.approx(8 / H100.bandwidth)
+    assert roofline.scale_shares(flat, 1.2).flat
