@@ -16,7 +16,7 @@ import seqio
 from flax import traverse_util
 from t5x import train_state, utils
 
-from rosetta.nn import fp8, geglu_kernels
+from rosetta.nn import fp8, geglu_kernels, gradient_kernels
 from rosetta.t5x import model, network, optimizer
 from rosetta.t5x.partitioning import PjitPartitioner
 from rosetta.t5x.trainer import Trainer
@@ -167,22 +167,30 @@ STEPS: dict[str, Any] = {
     "kernel, scanned": {
         "fuse_qkv": True,
         "fused_geglu": True,
+        "fused_qkv_gradients": True,
         "scan_layers": True,
         "remat": "minimal",
     },
     "kernel, 4 devices, 2 microbatches": {
         "fuse_qkv": True,
         "fused_geglu": True,
+        "fused_qkv_gradients": True,
         "devices": 4,
         "microbatches": 2,
     },
     "kernel, 4 devices, one reduction": {
         "fuse_qkv": True,
         "fused_geglu": True,
+        "fused_qkv_gradients": True,
         "devices": 4,
         "gradient_dtype": "float32",
     },
 }
+
+
+def count_calls(module: Any, name: str) -> Any:
+    """Return a context with a mock that counts the calls of a module's function."""
+    return mock.patch.object(module, name, wraps=getattr(module, name))
 
 
 def main(what: str) -> None:
@@ -190,14 +198,15 @@ def main(what: str) -> None:
         found: dict[str, Any] = {}
         for name, how in STEPS.items():
             made = make_trainer(**how)
-            with mock.patch.object(
-                geglu_kernels, "apply_geglu", wraps=geglu_kernels.apply_geglu
-            ) as kernel:
+            with (
+                count_calls(geglu_kernels, "apply_geglu") as geglu,
+                count_calls(gradient_kernels, "join_gradients") as joins,
+            ):
                 losses = train_steps(made, 2)
             found[name] = {
                 "losses": losses,
                 "state": summarize_fp8_state(made),
-                "kernels": kernel.call_count,
+                "kernels": [geglu.call_count, joins.call_count],
             }
     else:
         found = {
