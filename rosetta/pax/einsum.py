@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from praxis import base_layer
+from praxis.layers import base_ops
 
 from rosetta.nn import fallback_notice, fp8, transformer_engine
 
@@ -77,6 +79,33 @@ class Einsum(base_layer.BaseLayer):
             self.fprop_dtype,
             self.by,
         )
+
+
+class RowMajorEinsum(base_ops.EinsumOp):
+    """An einsum of activations and a kernel of several parts, such as q, k and v, as one product.
+
+    Praxis' product has the parts first: XLA transposes what a GEMM writes, [rows, parts, outputs],
+    and transposes what repeated layers keep of it once more. Here a GEMM writes what is kept, and
+    the operations that read a part find it there.
+    """
+
+    def __call__(self, equation: str, *args: Any) -> Any:
+        """Return einsum(equation, activations, kernel)."""
+        x, kernel = args
+        operands, result = equation.split("->")
+        x_axes, kernel_axes = operands.split(",")
+        part = result[0]
+        if part in x_axes or part not in kernel_axes or "." in equation:
+            return super().__call__(equation, x, kernel)
+        row_count = sum(axis in x_axes for axis in result)
+        row_major = result[1 : row_count + 1] + part + result[row_count + 1 :]
+        product = super().__call__(f"{operands}->{row_major}", x, kernel)
+        # XLA would take a transpose out of a backward loop, and transpose what all layers keep.
+        parts = [
+            lax.index_in_dim(product, index, row_count, keepdims=False)
+            for index in range(product.shape[row_count])
+        ]
+        return jnp.stack(parts)
 
 
 class _Axes(NamedTuple):

@@ -80,7 +80,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
     EVAL_TASK: str | None = None  # "lambada" or "boolq": an evaluation reports the accuracy
 
     USE_BIAS = False
-    EMBEDDING_LOOKUP_STYLE = "matmul"
+    EMBEDDING_LOOKUP_STYLE = "exact"
 
     LEARNING_RATE = 1e-3
     ADAM_BETA1 = 0.9

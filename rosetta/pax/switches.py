@@ -215,7 +215,7 @@ class Switches:
         Raises:
           UserError: The model is not causal, or its precision is not one of cuDNN's.
         """
-        from rosetta.pax import attention
+        from rosetta.pax import attention, einsum
 
         if model.lm_tpl.model_type != transformer_models.LanguageModelType.CAUSAL:
             raise UserError(
@@ -241,6 +241,10 @@ class Switches:
             layer.tr_atten_tpl = _change_class(
                 layer.tr_atten_tpl, fused_class, by=by, packed=packed
             )
+            if hasattr(layer.tr_atten_tpl, "combined_qkv_proj_tpl"):
+                layer.tr_atten_tpl.combined_qkv_proj_tpl.einsum_tpl = pax_fiddle.Config(
+                    einsum.RowMajorEinsum
+                )
 
 
 def _is_switched_on(name: str, value: Any) -> bool:

@@ -80,8 +80,9 @@ HELP: dict[str, dict[str, str]] = {
         "USE_BIAS": "True: the projections of attention have biases.",
         "SEPARATE_EMBEDDING": "True: the embedding and the output layer have weights of their own.",
         "EMBEDDING_LOOKUP_STYLE": (
-            "How rows of the embedding are found: `matmul` (a product with one-hot rows) or "
-            "`index`."
+            "How rows of the embedding are found: `exact` (by index, with gradients added up in "
+            "float32), `matmul` (a product with one-hot rows) or `index` (with gradients added up "
+            "in `FPROP_DTYPE`). JAX 0.4 uses `matmul` for `exact`."
         ),
         "TRAINABLE_POSITION_EMB": "True: positions are learned, up to `MAX_SEQ_LEN`.",
         "ATTEN_LOGIT_CAP": "Cap of the logits of attention. 0 or less: none.",

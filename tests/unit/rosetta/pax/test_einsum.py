@@ -175,3 +175,29 @@ def test_a_layers_variables_are_those_of_upstreams_fp8(name: str) -> None:
     assert trees[0] == trees[2]
     for one, other in zip(jax.tree.leaves(trees[1]), jax.tree.leaves(trees[3]), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", [name for name in EQUATIONS if name != "experts"])
+def test_row_major_product_is_the_same(name: str) -> None:
+    equation, x, kernel, gradient = _make_operands(name)
+    layer = base_layer.instantiate(pax_fiddle.Config(einsum.RowMajorEinsum, name="einsum"))
+    row_major, plain_product = (
+        jax.vjp(multiply, x, kernel)
+        for multiply in (
+            lambda x, kernel: layer.apply({}, equation, x, kernel),
+            lambda x, kernel: jnp.einsum(equation, x, kernel),
+        )
+    )
+    results = [(product, *pull_back(gradient)) for product, pull_back in (row_major, plain_product)]
+    for computed, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(computed, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_product_of_parts_is_row_major() -> None:
+    """A transpose of the product would be one of the rows that repeated layers keep."""
+    equation, x, kernel, _ = _make_operands("q, k and v")
+    layer = base_layer.instantiate(pax_fiddle.Config(einsum.RowMajorEinsum, name="einsum"))
+    traced = jax.make_jaxpr(lambda x, kernel: layer.apply({}, equation, x, kernel))(x, kernel)
+    text = str(traced)
+    assert "f32[2,16,3,4,16] = dot_general" in text
+    assert "transpose" not in text

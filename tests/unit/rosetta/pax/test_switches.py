@@ -114,6 +114,9 @@ def test_attention_has_the_chosen_class(
         attention.MultiQueryAttention if family in ("gqa", "mqa") else attention.DotProductAttention
     )
     assert layer.by == by
+    if hasattr(layer, "combined_qkv_proj_tpl"):
+        template = layer.combined_qkv_proj_tpl.einsum_tpl
+        assert fdl.get_callable(template) is einsum.RowMajorEinsum
     assert layer.packed == (packed and task.model.lm_tpl.packed_input)
     assert _list_classes(task)["learner"] is not learner.Learner
 
