@@ -49,6 +49,7 @@ ABSENT = {"R_COS_MIN_RATIO", "NUM_GPUS", "MODEL_DTYPE", "EOS_ID"}
 # What a configuration may have otherwise after its DIFFERENCES were taken back: the path, and why.
 EXPLAINED = {
     r"model\.lm_tpl\.softmax_tpl((\.feed_forward_tpl\.linear_tpl)?\.einsum_tpl(\.summed)?)?": "a vocabulary padded in products, where it is no multiple of 128",
+    r"model\.lm_tpl\.softmax_tpl\.(lookup_style|array_lookup_tpl.*)": "an embedding looked up by index, with gradients added up in float32",
     r"model\.lm_tpl\.position_emb_tpl\.einsum_tpl(\.kept)?": "the position embedding's table is gathered, not its gradient",
     r"train\.enable_input_checkpointing": "a checkpoint says where in the data it stands",
     r"model\.(report_strict_acc|eval_task)": "LAMBADA's accuracy by its present name, and not in pretraining",
