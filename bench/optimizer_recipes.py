@@ -43,23 +43,51 @@ from rosetta.t5x import model, muon, network, optimizer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-INPUTS, TARGETS, BATCH, SENTINELS = 64, 24, 8, 100
 WARMUP_SHARE = 20  # the warm-up takes one step in so many
 HELD_OUT = 10  # one module in so many
 HELD_OUT_BATCHES = 32
 RATE_SEED = 100  # of the runs that choose a rate; the others have the seeds 0, 1, ...
-CONFIG = network.T5Config(
-    vocab_size=384,
-    dtype="float32",
-    emb_dim=64,
-    num_heads=4,
-    num_encoder_layers=2,
-    num_decoder_layers=2,
-    head_dim=16,
-    mlp_dim=128,
-    mlp_activations=("gelu", "linear"),
-    dropout_rate=0.0,
-    scale_attn_logits=True,
+
+
+class Setup(NamedTuple):
+    """What is trained, and on which rows.
+
+    Attributes:
+      config: the network.
+      vocabulary: "byte" or a SentencePiece model, as data_recipe.Recipe has it.
+      sentinels: the number of sentinels added to the vocabulary.
+      inputs: the tokens of an input.
+      targets: the tokens of a target.
+      batch: the rows of a step.
+    """
+
+    config: network.T5Config
+    vocabulary: str
+    sentinels: int
+    inputs: int
+    targets: int
+    batch: int
+
+
+SETUP = Setup(
+    network.T5Config(
+        vocab_size=384,
+        dtype="float32",
+        emb_dim=64,
+        num_heads=4,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        head_dim=16,
+        mlp_dim=128,
+        mlp_activations=("gelu", "linear"),
+        dropout_rate=0.0,
+        scale_attn_logits=True,
+    ),
+    vocabulary="byte",
+    sentinels=100,
+    inputs=64,
+    targets=24,
+    batch=8,
 )
 
 
@@ -120,12 +148,20 @@ def read_docstrings(path: Path) -> Iterator[str]:
 
 
 @functools.cache
-def make_batches(file: Path, seed: int, count: int) -> list[dict[str, Any]]:
+def make_batches(
+    file: Path,
+    vocabulary: str,
+    sentinels: int,
+    lengths: tuple[int, int],
+    rows: int,
+    seed: int,
+    count: int,
+) -> list[dict[str, Any]]:
     """Return the first batches of a text in the order of a seed."""
     recipe = data_recipe.Recipe(
-        f"text:{file}", "span_corruption", "byte", SENTINELS, INPUTS, TARGETS, seed=seed
+        f"text:{file}", "span_corruption", vocabulary, sentinels, *lengths, seed=seed
     )
-    batches = pipeline.Batches(recipe, BATCH)
+    batches = pipeline.Batches(recipe, rows)
     return [batches.make_batch(step) for step in range(count)]
 
 
@@ -144,11 +180,11 @@ def make_schedule(recipe: Recipe, peak: float, steps: int) -> Callable[[Any], An
     return schedule
 
 
-def make_model(optimizer_def: Any) -> Any:
-    """Return the model of all runs, with an optimizer."""
-    vocabulary = seqio.ByteVocabulary(SENTINELS)
+def make_model(config: network.T5Config, optimizer_def: Any) -> Any:
+    """Return a model with an optimizer. It never decodes, so its vocabulary is only a size."""
+    vocabulary = seqio.PassThroughVocabulary(config.vocab_size)
     return model.EncoderDecoderModel(
-        module=network.Transformer(CONFIG),
+        module=network.Transformer(config),
         input_vocabulary=vocabulary,
         output_vocabulary=vocabulary,
         optimizer_def=optimizer_def,
@@ -157,14 +193,14 @@ def make_model(optimizer_def: Any) -> Any:
 
 
 @functools.cache
-def compile_initializer() -> Callable[[Any], Any]:
+def compile_initializer(setup: Setup) -> Callable[[Any], Any]:
     """Return the compiled function from a random key to the variables of the model."""
     shapes = {
-        "encoder_input_tokens": (BATCH, INPUTS),
-        "decoder_input_tokens": (BATCH, TARGETS),
-        "decoder_target_tokens": (BATCH, TARGETS),
+        "encoder_input_tokens": (setup.batch, setup.inputs),
+        "decoder_input_tokens": (setup.batch, setup.targets),
+        "decoder_target_tokens": (setup.batch, setup.targets),
     }
-    initialize = make_model(optimizer.adamw()).get_initial_variables
+    initialize = make_model(setup.config, optimizer.adamw()).get_initial_variables
     initializer: Callable[[Any], Any] = jax.jit(
         lambda key: initialize(key, shapes, dict.fromkeys(shapes, jnp.int32))
     )
@@ -172,9 +208,9 @@ def compile_initializer() -> Callable[[Any], Any]:
 
 
 @functools.cache
-def make_variables(seed: int) -> Any:
+def make_variables(setup: Setup, seed: int) -> Any:
     """Return the variables before the first step."""
-    return compile_initializer()(jax.random.key(seed))
+    return compile_initializer(setup)(jax.random.key(seed))
 
 
 class Bench:
@@ -184,16 +220,27 @@ class Bench:
       recipe: the recipe.
       files: what write_texts returned.
       steps: the steps of a run.
+      setup: what is trained, and on which rows.
     """
 
-    def __init__(self, recipe: Recipe, files: dict[str, Path], steps: int) -> None:
-        self.recipe, self.files, self.steps = recipe, files, steps
-        self.model = make_model(recipe.make_optimizer())
+    def __init__(
+        self, recipe: Recipe, files: dict[str, Path], steps: int, setup: Setup = SETUP
+    ) -> None:
+        self.recipe, self.files, self.steps, self.setup = recipe, files, steps, setup
+        self.model = make_model(setup.config, recipe.make_optimizer())
         self.train_step = jax.jit(self._train_step, donate_argnums=0)
         self.compute_loss = jax.jit(self._compute_loss)
 
-    def _train_step(self, state: Any, batch: Any, rate: Any) -> Any:
-        gradients = jax.grad(self.model.loss_fn, has_aux=True)(state.params, batch, None)[0]
+    def _make_batches(self, text: str, seed: int, count: int) -> list[dict[str, Any]]:
+        """Return the first batches of a text in the order of a seed."""
+        setup = self.setup
+        lengths = (setup.inputs, setup.targets)
+        return make_batches(
+            self.files[text], setup.vocabulary, setup.sentinels, lengths, setup.batch, seed, count
+        )
+
+    def _train_step(self, state: Any, batch: Any, rate: Any, key: Any) -> Any:
+        gradients = jax.grad(self.model.loss_fn, has_aux=True)(state.params, batch, key)[0]
         return state.apply_gradient(gradients, learning_rate=rate)
 
     def _compute_loss(self, params: Any, batch: Any) -> tuple[Any, Any]:
@@ -203,15 +250,21 @@ class Bench:
         return loss.total, jnp.sum(batch["decoder_target_tokens"] != 0)
 
     def run(self, peak: float, seed: int) -> float:
-        """Train, and return the loss per held-out token."""
-        batches = make_batches(self.files["train"], seed, self.steps)
-        variables = jax.tree.map(jnp.copy, make_variables(seed))
+        """Train, and return the loss per held-out token.
+
+        Args:
+          peak: the highest learning rate.
+          seed: decides the first weights, the order of the text, the gaps, and what dropout drops.
+        """
+        batches = self._make_batches("train", seed, self.steps)
+        variables = jax.tree.map(jnp.copy, make_variables(self.setup, seed))
         state = train_state.FlaxOptimTrainState.create(self.model.optimizer_def, variables)
         rates = jax.vmap(make_schedule(self.recipe, peak, self.steps))(jnp.arange(self.steps))
-        for batch, rate in zip(batches, rates, strict=True):
-            state = self.train_step(state, batch, rate)
+        keys = jax.random.split(jax.random.key(seed), self.steps)
+        for batch, rate, key in zip(batches, rates, keys, strict=True):
+            state = self.train_step(state, batch, rate, key)
         total, tokens = 0.0, 0
-        for batch in make_batches(self.files["held out"], 0, HELD_OUT_BATCHES):
+        for batch in self._make_batches("held out", 0, HELD_OUT_BATCHES):
             batch_total, batch_tokens = self.compute_loss(state.params, batch)
             total, tokens = total + float(batch_total), tokens + int(batch_tokens)
         return total / tokens
@@ -269,7 +322,7 @@ def main() -> None:
         sizes = {name: file.stat().st_size for name, file in files.items()}
         print(
             f"docstrings of Python {platform.python_version()}: {sizes['train']:,} bytes to train "
-            f"on, {sizes['held out']:,} held out; {arguments.steps:,} steps of {BATCH} rows",
+            f"on, {sizes['held out']:,} held out; {arguments.steps:,} steps of {SETUP.batch} rows",
             flush=True,
         )
         benches = [Bench(recipe, files, arguments.steps) for recipe in RECIPES]

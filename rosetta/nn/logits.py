@@ -31,25 +31,44 @@ def compute_logits(hidden: Any, kernel: Any, dtype: str) -> Any:
     return _compute_forward(hidden, kernel, dtype)[0]
 
 
+def _multiply(left: Any, right: Any, axes: Any, dtype: str) -> Any:
+    """Return the float32 product of two arrays, rounded to `dtype`, over pairs of axes.
+
+    XLA's CPU backend fails on some products with narrow factors and a float32 result. It also
+    skips a rounding that a cast undoes. There, `reduce_precision` rounds the factors, and the
+    product is one of float32, which has the same terms.
+    """
+
+    def multiply_narrow(left: Any, right: Any) -> Any:
+        return jnp.tensordot(
+            left.astype(dtype), right.astype(dtype), axes, preferred_element_type=jnp.float32
+        )
+
+    def multiply_rounded(left: Any, right: Any) -> Any:
+        return jnp.tensordot(_round(left, dtype), _round(right, dtype), axes)
+
+    if jnp.dtype(dtype) == jnp.float32:
+        return multiply_narrow(left, right)
+    return jax.lax.platform_dependent(left, right, cpu=multiply_rounded, default=multiply_narrow)
+
+
+def _round(array: Any, dtype: str) -> Any:
+    """Return an array in float32 with the values that it has in `dtype`."""
+    info = jnp.finfo(dtype)
+    return jax.lax.reduce_precision(array.astype(jnp.float32), info.nexp, info.nmant)
+
+
 def _compute_forward(hidden: Any, kernel: Any, dtype: str) -> tuple[Any, Any]:
     """Return the logits, and the factors for the backward pass."""
-    logits = jnp.dot(hidden.astype(dtype), kernel.astype(dtype), preferred_element_type=jnp.float32)
-    return logits, (hidden, kernel)
+    return _multiply(hidden, kernel, 1, dtype), (hidden, kernel)
 
 
 def _compute_backward(dtype: str, residuals: tuple[Any, Any], gradient: Any) -> tuple[Any, Any]:
     """Return the gradients of `hidden` and `kernel`, in their types."""
     hidden, kernel = residuals
-    narrow_gradient, batch_axes = gradient.astype(dtype), tuple(range(hidden.ndim - 1))
-    hidden_gradient = jnp.dot(
-        narrow_gradient, kernel.astype(dtype).T, preferred_element_type=jnp.float32
-    )
-    kernel_gradient = jnp.tensordot(
-        hidden.astype(dtype),
-        narrow_gradient,
-        (batch_axes, batch_axes),
-        preferred_element_type=jnp.float32,
-    )
+    batch_axes = tuple(range(hidden.ndim - 1))
+    hidden_gradient = _multiply(gradient, kernel.T, 1, dtype)
+    kernel_gradient = _multiply(hidden, gradient, (batch_axes, batch_axes), dtype)
     return hidden_gradient.astype(hidden.dtype), kernel_gradient.astype(kernel.dtype)
 
 
