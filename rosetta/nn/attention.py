@@ -145,6 +145,8 @@ def find_cudnn_problem(
     """
     if dropout:
         return "attention dropout"
+    if mask.query_segments is not None:
+        return "packed examples (jax.nn.dot_product_attention takes one example per row)"
     if problem := attention_limits.find_fused_problem(dtype=dtype, mask=mask):
         return problem
     if float32_logits:
