@@ -10,9 +10,8 @@ logits (tied, as T5 1.0) or two (untied, as T5 1.1). It learns to fill gaps.
 Both runs of a pair have the same first weights, batches, gaps and dropout masks. They differ in
 T5Config.logits_dtype alone. For each of tied and untied, the program prints the loss on held-out
 text in nats per token, the mean of the paired differences, its standard error, and the standard
-deviation of the float32 losses over the seeds. bfloat16 is accepted if the difference is less than
-that deviation: no more than the standard deviation may be within two standard errors of the mean
-difference.
+deviation of the float32 losses over the seeds. bfloat16 is accepted if the mean difference, without
+its sign, plus two standard errors is less than that deviation.
 """
 
 from __future__ import annotations
