@@ -85,7 +85,8 @@ def test_synthetic_needs_neither_data_nor_vocabulary(place: Place) -> None:
     assert ran.hyper == {"FPROP_DTYPE": '"bfloat16"'}
     assert not any(word.startswith("--tfds_data_dir") for word in ran.argv)
     assert "VOCAB_PATH" not in ran.env
-    assert ran.env["XLA_FLAGS"] == OURS.format(51200)
+    gathers = " --xla_gpu_all_gather_combine_threshold_bytes=402653184"
+    assert ran.env["XLA_FLAGS"] == OURS.format(51200) + gathers
 
 
 def test_an_experiment_of_ones_own(place: Place) -> None:
