@@ -26,7 +26,7 @@ _TURNS = 5
 FP8_LIMIT, LOSS_LIMIT = 0.01, 1e-4
 Z_LOSS = 1e-4
 # The fused kernels may round a few numbers to the other neighbour in FP8.
-GEGLU_LIMIT = 0.01
+FUSED_LIMIT = 0.01
 GEGLU_NAMES = (
     "hidden features",
     "transposed copy",
@@ -203,7 +203,7 @@ def _compare_ways(
     Args:
         setup: The machine and the sizes.
         names: What the results are.
-        ways: The function with the kernels, and the one in plain JAX.
+        ways: The function with the kernels, and the function in plain JAX.
         arrays: The arguments of both.
     """
     functions = {
@@ -214,7 +214,7 @@ def _compare_ways(
         [jnp.asarray(array, jnp.float32) for array in function.compiled([arrays])[0]]
         for function in functions.values()
     )
-    checks = check_errors(names, results, references, GEGLU_LIMIT)
+    checks = check_errors(names, results, references, FUSED_LIMIT)
     return Measurement(describe_timings(device_timing.time_functions(functions, _TURNS)), checks)
 
 

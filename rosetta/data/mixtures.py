@@ -96,7 +96,7 @@ class Mixture:
     def list_draws_once(self, row_counts: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Yield every row of every source once: the number of the source, and of the row in it.
 
-        The sources are drawn at their rates, each in its order, until one has no further row.
+        The sources are drawn at their rates, each in its order, until a source has no further row.
 
         Args:
             row_counts: The number of rows of each source.
