@@ -21,7 +21,7 @@ from praxis.layers import activations
 from rosetta.core import log
 from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_choice
-from rosetta.pax import gpt_layers, restore
+from rosetta.pax import embedding, gpt_layers, restore
 from rosetta.pax.run import experiment_checks, model_record
 from rosetta.pax.run.experiment_checks import SAVE_DOT_AND_ATTENTION
 from rosetta.pax.switches import Switches
@@ -227,6 +227,13 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
             min_ratio=getattr(self, f"{prefix}_MIN_RATIO"),
             max=getattr(self, f"{prefix}_MAX"),
         )
+
+    def choose_lookup_style(self) -> str:
+        """Return EMBEDDING_LOOKUP_STYLE, or "matmul" in place of "exact" if JAX is too old."""
+        style = str(self.EMBEDDING_LOOKUP_STYLE)
+        if style == embedding.EXACT and experiment_checks.find_switch_problem(jax.__version__):
+            return "matmul"
+        return style
 
     def set_sharding(self, task: Any) -> None:
         """Lay weights and activations over the mesh, in place.

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import jax
 from paxml import experiment_registry
 from praxis import base_layer, layers, pax_fiddle
 
 from rosetta.pax import embedding, gpt_layers, partitioning, rotary, softmax
 from rosetta.pax.data import PileUnsupervisedDataset
 from rosetta.pax.experiment import Difference, Experiment
-from rosetta.pax.run import experiment_checks
 from rosetta.pax.switches import find_layer_stack
 
 EOS_ID = 1  # the end token of the vocabulary of the published runs
@@ -130,20 +128,13 @@ class GPT126M(Experiment):
         lm.softmax_tpl.feed_forward_tpl.has_bias = False
         token_embedding = lm.separate_embedding_tpl if self.SEPARATE_EMBEDDING else lm.softmax_tpl
         token_embedding.scale_sqrt_depth = False
-        style = self._choose_lookup_style()
+        style = self.choose_lookup_style()
         embedding.set_lookup_style(token_embedding, style)
         if self.TRAINABLE_POSITION_EMB:
             # The product of positions is small, and its table is gathered for it.
             lm.position_emb_tpl.lookup_style = "matmul" if style == embedding.EXACT else style
         if self._pads_vocabulary():
             lm.softmax_tpl = softmax.pad_vocabulary(lm.softmax_tpl)
-
-    def _choose_lookup_style(self) -> str:
-        """Return EMBEDDING_LOOKUP_STYLE, or "matmul" in place of "exact" if JAX is too old."""
-        style = str(self.EMBEDDING_LOOKUP_STYLE)
-        if style == embedding.EXACT and experiment_checks.find_switch_problem(jax.__version__):
-            return "matmul"
-        return style
 
 
 class GPT5B(GPT126M):

@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from praxis import layers, pax_fiddle
 from praxis.layers import activations, multi_query_attention
 
-from rosetta.pax import rotary
+from rosetta.pax import embedding, rotary
 from rosetta.pax.experiment import Difference, Experiment
 from rosetta.pax.run.experiment_checks import SAVE_DOT_AND_ATTENTION
 from rosetta.pax.switches import find_layer_stack
@@ -77,6 +77,7 @@ class LLaMA7B(Experiment):
         layer.tr_fflayer_tpl.fflayer_tpl.activation_tpl = pax_fiddle.Config(self.ACTIVATION_CLS)
         layer.tr_atten_tpl = self.make_attention()
         self.set_sharding(task)
+        embedding.set_lookup_style(lm.separate_embedding_tpl, self.choose_lookup_style())
         task.train.always_use_train_for_model_init = False
 
     def make_attention(self) -> Any:

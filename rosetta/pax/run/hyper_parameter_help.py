@@ -28,7 +28,6 @@ UNREAD = {
     ),
     "LLaMA": (
         "ATTEN_LOGIT_CAP",
-        "EMBEDDING_LOOKUP_STYLE",
         "SEPARATE_EMBEDDING",
         "SOFTMAX_CAP_LOGITS",
         "TRAINABLE_POSITION_EMB",

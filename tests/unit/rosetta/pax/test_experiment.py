@@ -19,7 +19,7 @@ from praxis import layers, optimizers, schedules
 from praxis.layers import glam as praxis_glam
 from praxis.layers import models
 
-from rosetta.pax import configs, experiment, softmax, switches
+from rosetta.pax import configs, embedding, experiment, softmax, switches
 
 SMALL = {
     "NUM_LAYERS": 2,
@@ -148,6 +148,21 @@ def test_grouped_queries_have_heads_of_their_own() -> None:
         .model.lm_tpl
     ).transformer_layer_params_tpl
     assert layer.tr_atten_tpl.num_kv_heads == 2
+
+
+@pytest.mark.parametrize("name", ["SyntheticLLaMA7B", "SyntheticLLaMA70B"])
+def test_llama_looks_its_embedding_up_as_told(name: str) -> None:
+    given = {"NUM_KV_HEADS": 2} if name == "SyntheticLLaMA70B" else {}
+    exact, product = (
+        _make_experiment(name, EMBEDDING_LOOKUP_STYLE=style, **given)
+        .task()
+        .model.lm_tpl.separate_embedding_tpl
+        for style in ("exact", "matmul")
+    )
+    assert fdl.get_callable(exact.array_lookup) is embedding.ExactLookup
+    assert exact.array_lookup.table_split == exact.weight_split_dims_mapping.wt
+    assert exact.array_lookup.table_split is not None
+    assert (exact.lookup_style, product.lookup_style) == ("index", "matmul")
 
 
 def test_boolq_is_told_the_answers_tokens() -> None:
