@@ -147,7 +147,10 @@ def make_command(
         *gin_files.find_user_files(run.variables),
     ]
     options = t5x_model_options.choose_model_options(
-        own_model_name.replace_network_variables(run.variables), machine.gpus, on_cpu=machine.on_cpu
+        own_model_name.replace_network_variables(run.variables),
+        machine.gpus,
+        on_cpu=machine.on_cpu,
+        finetune=run.finetune,
     )
     env, device_notes = device_selection.select_devices(
         run, machine.gpus, environment, on_cpu=machine.on_cpu

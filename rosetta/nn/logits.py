@@ -31,8 +31,8 @@ def compute_logits(hidden: Any, kernel: Any, dtype: str) -> Any:
     return _compute_forward(hidden, kernel, dtype)[0]
 
 
-def _multiply(left: Any, right: Any, axes: Any, dtype: str) -> Any:
-    """Return the float32 product of two arrays, rounded to `dtype`, over pairs of axes.
+def multiply_factors(left: Any, right: Any, axes: Any, dtype: Any) -> Any:
+    """Return the float32 product of two arrays, rounded to `dtype`, over axes as in tensordot.
 
     XLA's CPU backend fails on some products with narrow factors and a float32 result. It also
     skips a rounding that a cast undoes. There, `reduce_precision` rounds the factors, and the
@@ -60,15 +60,15 @@ def _round(array: Any, dtype: str) -> Any:
 
 def _compute_forward(hidden: Any, kernel: Any, dtype: str) -> tuple[Any, Any]:
     """Return the logits, and the factors for the backward pass."""
-    return _multiply(hidden, kernel, 1, dtype), (hidden, kernel)
+    return multiply_factors(hidden, kernel, 1, dtype), (hidden, kernel)
 
 
 def _compute_backward(dtype: str, residuals: tuple[Any, Any], gradient: Any) -> tuple[Any, Any]:
     """Return the gradients of `hidden` and `kernel`, in their types."""
     hidden, kernel = residuals
     batch_axes = tuple(range(hidden.ndim - 1))
-    hidden_gradient = _multiply(gradient, kernel.T, 1, dtype)
-    kernel_gradient = _multiply(hidden, gradient, (batch_axes, batch_axes), dtype)
+    hidden_gradient = multiply_factors(gradient, kernel.T, 1, dtype)
+    kernel_gradient = multiply_factors(hidden, gradient, (batch_axes, batch_axes), dtype)
     return hidden_gradient.astype(hidden.dtype), kernel_gradient.astype(kernel.dtype)
 
 

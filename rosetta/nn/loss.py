@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rosetta.nn import logits
+
 
 @dataclass(frozen=True)
 class LossSettings:
@@ -98,13 +100,8 @@ def _compute_logits(
 
     Ids beyond the vocabulary stand for no token.
     """
-    logits = (
-        jnp.dot(
-            jnp.asarray(hidden, settings.dtype), kernel_slice, preferred_element_type=jnp.float32
-        )
-        * settings.scale
-    )
-    return logits, jnp.arange(settings.width) * settings.chunks + number
+    product = logits.multiply_factors(hidden, kernel_slice, 1, settings.dtype)
+    return product * settings.scale, jnp.arange(settings.width) * settings.chunks + number
 
 
 def _compute_statistics(
@@ -119,9 +116,9 @@ def _compute_statistics(
     def add_slice(carry: Any, inputs: Any) -> tuple[Any, None]:
         largest, exp_sum, target_logit, logit_sum, best = carry
         kernel_slice, number = inputs
-        logits, ids = _compute_logits(hidden, kernel_slice, number, settings)
+        slice_logits, ids = _compute_logits(hidden, kernel_slice, number, settings)
         is_token = ids < settings.vocabulary
-        masked_logits = jnp.where(is_token, logits, -jnp.inf)
+        masked_logits = jnp.where(is_token, slice_logits, -jnp.inf)
         slice_largest = jnp.max(masked_logits, axis=-1)
         slice_best = ids[jnp.argmax(masked_logits, axis=-1)]
         best = jnp.where(
@@ -134,8 +131,8 @@ def _compute_statistics(
             jnp.exp(masked_logits - new_largest[:, None]), axis=-1
         )
         is_target = ids[None, :] == targets[:, None]
-        target_logit = target_logit + jnp.sum(jnp.where(is_target, logits, 0.0), axis=-1)
-        logit_sum = logit_sum + jnp.sum(jnp.where(is_token, logits, 0.0), axis=-1)
+        target_logit = target_logit + jnp.sum(jnp.where(is_target, slice_logits, 0.0), axis=-1)
+        logit_sum = logit_sum + jnp.sum(jnp.where(is_token, slice_logits, 0.0), axis=-1)
         return (new_largest, exp_sum, target_logit, logit_sum, best), None
 
     zeros = jnp.zeros(targets.shape, jnp.float32)
@@ -205,21 +202,14 @@ def _compute_backward(
 
     def add_slice(hidden_gradient: Any, inputs: Any) -> tuple[Any, Any]:
         kernel_slice, number = inputs
-        logits, ids = _compute_logits(hidden, kernel_slice, number, settings)
+        slice_logits, ids = _compute_logits(hidden, kernel_slice, number, settings)
         is_target = ids[None, :] == targets[:, None]
         logit_gradient = softmax_factor[:, None] * jnp.exp(
-            logits - logsumexp[:, None]
+            slice_logits - logsumexp[:, None]
         ) - loss_gradient[:, None] * jnp.where(is_target, high, settings.low)
-        logit_gradient = jnp.asarray(
-            jnp.where(ids < settings.vocabulary, logit_gradient, 0.0) * settings.scale,
-            settings.dtype,
-        )
-        hidden_part = jnp.dot(logit_gradient, kernel_slice.T, preferred_element_type=jnp.float32)
-        kernel_part = jnp.dot(
-            jnp.asarray(hidden, settings.dtype).T,
-            logit_gradient,
-            preferred_element_type=jnp.float32,
-        )
+        logit_gradient = jnp.where(ids < settings.vocabulary, logit_gradient, 0.0) * settings.scale
+        hidden_part = logits.multiply_factors(logit_gradient, kernel_slice.T, 1, settings.dtype)
+        kernel_part = logits.multiply_factors(hidden.T, logit_gradient, 1, settings.dtype)
         return hidden_gradient + hidden_part, kernel_part
 
     hidden_gradient, kernel_parts = jax.lax.scan(

@@ -69,9 +69,9 @@ def _make_t5x_arguments(
     if model_options.fsdp:
         arguments.append("--fsdp")
     arguments.append("--with")
-    for binding, setting in model_options.evaluation_bindings().items():
+    for name, setting in model_options.list_network_fields().items():
         text = str(setting).lower() if isinstance(setting, bool) else str(setting)
-        arguments.append(f"{binding.rpartition('.')[2]}={text}")
+        arguments.append(f"{name}={text}")
     return arguments
 
 

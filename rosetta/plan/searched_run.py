@@ -38,6 +38,7 @@ T5X_SETTINGS = {
     "attention": "ATTENTION",
     "fuse_qkv": "FUSE_QKV",
     "transpose_batch_sequence": "TRANSPOSE_BS",
+    "logits_dtype": "LOGITS_DTYPE",
 }
 T5X_LAYER_FIELDS = ("remat", "scan_layers")
 _GATED, _GROUPED_HEADS, _KV_HEADS = "USE_GATED_ACTIVATION", "USE_MQA", "NUM_KV_HEADS"

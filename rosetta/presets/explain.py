@@ -180,6 +180,7 @@ def _collect_gin_bindings(
             environment,
             [DetectedGpu(gpu.name, gpu.capability)] if gpu else [],
             on_cpu=gpu is None and run_description.runs_on_cpu(run),
+            finetune=bool(task),
         )
     except UserError as error:
         notes.append(f"the bindings of the precision and the attention are not known here: {error}")

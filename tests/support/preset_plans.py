@@ -94,8 +94,9 @@ def _plan_t5x(run: Run, gpu: str) -> str:
         f"t5x --size {run.model} --card {gpu} --gpus {run.nodes * run.gpus_per_node}",
         f"--batch-per-gpu {run.batch['per_gpu']} --tp {run.env.get('TP_SIZE', '1')} --with",
     ]
-    switches = {name: getattr(options, name) for name in t5x_model_options.NETWORK_FIELDS}
-    words += [f"{name}={str(value).lower()}" for name, value in switches.items()]
+    words += [
+        f"{name}={str(value).lower()}" for name, value in options.list_network_fields().items()
+    ]
     return " ".join(words)
 
 

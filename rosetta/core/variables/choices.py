@@ -8,6 +8,7 @@ REMAT = ("none", "minimal", "full")
 T5X_PRECISIONS = ("bfloat16", "float32", "float16")
 PAX_PRECISIONS = ("bfloat16", "float32")
 GRADIENT_TYPES = ("float32", "bfloat16")
+LOGITS_TYPES = ("float32", "bfloat16")
 JAX_PLATFORMS = ("cpu", "cuda", "gpu", "tpu", "rocm")
 SELFTEST_PLATFORMS = ("cpu", "cuda")
 

@@ -769,6 +769,16 @@ T5X_SETTINGS = (
         page="explanation/attention.md",
     ),
     Variable(
+        "LOGITS_DTYPE",
+        Choice(choices.LOGITS_TYPES, "TYPE"),
+        "Type of the factors of the last matrix product, whose sums are in float32.",
+        Group.PRECISION,
+        T5X_TRAINING,
+        default=Note("bfloat16 to pretrain on GPUs with PREC=bfloat16, else the value in gin"),
+        example="float32",
+        page="reference/t5x-switches.md#logits_dtype",
+    ),
+    Variable(
         "REMAT",
         Choice(choices.REMAT),
         "What the backward pass computes again to save memory.",

@@ -12,7 +12,6 @@ from rosetta.t5x.run import sparse_attention
 
 RELATIVE_BIASES = ("stack", "layer")
 FP8_MODES = ("off", "xla", "te")
-LOGITS_DTYPES = ("float32", "bfloat16")
 ACTIVATIONS = (
     "linear",
     "relu",
@@ -253,7 +252,7 @@ class T5Config:
             ("fp8", FP8_MODES),
             ("attention", choices.ATTENTION),
             ("remat", choices.REMAT),
-            ("logits_dtype", LOGITS_DTYPES),
+            ("logits_dtype", choices.LOGITS_TYPES),
             ("dtype", choices.T5X_PRECISIONS),
         ):
             value = getattr(self, name)

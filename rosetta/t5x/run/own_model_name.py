@@ -21,6 +21,7 @@ _NETWORK_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "ATTENTION": ("xla",),
     "FUSE_QKV": (),
     "TRANSPOSE_BS": (),
+    "LOGITS_DTYPE": (),
     "REMAT": ("none",),
     "SCAN_LAYERS": ("0",),
     "LORA_RANK": ("0",),
@@ -125,6 +126,7 @@ def replace_network_variables(variables: Mapping[str, str]) -> dict[str, str]:
         "ATTENTION": "xla",
         "FUSE_QKV": "1",
         "TRANSPOSE_BS": "1",
+        "LOGITS_DTYPE": "float32",
     }
 
 

@@ -26,6 +26,7 @@ from rosetta.t5x.run import (
     parameter_count,
 )
 from rosetta.t5x.run.gin_text import Reference
+from rosetta.t5x.run.model_config import T5Config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +39,11 @@ _TASK = "rosetta.t5x.dataset.task"
 _VOCABULARY = "rosetta.t5x.dataset.vocabulary"
 _DATA_SET = "t5x.utils.DatasetConfig"
 _PARTITIONER = "rosetta.t5x.partitioning.PjitPartitioner"
+# The fields of T5Config that state a precision, their variables, and what is computed in them.
+_PRECISIONS = (
+    ("dtype", "PREC", "activations"),
+    ("logits_dtype", "LOGITS_DTYPE", "logits"),
+)
 _STANDARD_RULES = Reference("rosetta.t5x.partitioning.standard_logical_axis_rules")
 
 
@@ -515,18 +521,25 @@ def check_last_step(
 
 
 def describe_precision_change(checkpoint: str, configuration: Configuration) -> tuple[str, ...]:
-    """Return a line if a resumed run continues in another precision, else nothing.
+    """Return a line for each precision in which a resumed run does not continue as it began.
 
     Args:
       checkpoint: the newest checkpoint in the run's folder.
       configuration: the run's gin files and bindings.
     """
     saved = checkpoint_record.read_record(checkpoint)
-    before = saved.config.get("dtype") if saved else None
-    now = network_fields.read_field(configuration, "dtype")
-    if not before or not isinstance(now, str) or before == now:
-        return ()
-    return (f"this run was computed in {before} so far and continues in {now}",)
+    lines = []
+    for field, variable, what in _PRECISIONS:
+        before = saved.config.get(field) if saved else None
+        now = network_fields.read_field(configuration, field)
+        if now is None:
+            now = getattr(T5Config, field)
+        if before and isinstance(now, str) and before != now:
+            lines.append(
+                f"{what} were computed in {before} so far and continue in {now} "
+                f"({variable}={before} keeps them as they were)"
+            )
+    return tuple(lines)
 
 
 def find_dataset_folder(environment: Mapping[str, str]) -> str:

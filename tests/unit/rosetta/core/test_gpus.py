@@ -190,11 +190,12 @@ def test_no_other_file_has_figures_of_gpus() -> None:
     name = re.compile(rf"\b({'|'.join(sorted(names))})\b", re.IGNORECASE)
     figure = re.compile(r"\d\s*(TFLOPS?|TFLOP/s|[GT]B/s|[GM]Hz|SMs)\b|\b\d[\d_]{9,}\b")
     capability = re.compile(r"\((8|9|10|12), [0-9]\)")
+    threshold = re.compile(r"_threshold_bytes: \{value: \d+")  # of XLA, not of a GPU
     found = [
         f"{path.relative_to(ROSETTA)}:{number}: {line.strip()}"
         for path in sorted(ROSETTA.rglob("*"))
         if path.suffix in (".py", ".yaml", ".gin") and path != ROSETTA / "core/gpus.py"
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if (name.search(line) and figure.search(line)) or capability.search(line)
+        if (name.search(line) and figure.search(threshold.sub("", line))) or capability.search(line)
     ]
     assert found == []

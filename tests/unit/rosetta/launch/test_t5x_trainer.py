@@ -325,15 +325,26 @@ def test_a_run_that_continues_in_another_precision_is_named(tmp_path: Path) -> N
     checkpoint = _checkpoint(tmp_path, 5)
     checkpoint_record.write_record(
         str(tmp_path),
-        checkpoint_record.Record(step=5, scale_attn_logits=True, config={"dtype": "float32"}),
+        checkpoint_record.Record(
+            step=5,
+            scale_attn_logits=True,
+            config={"dtype": "float32", "logits_dtype": "float32"},
+        ),
     )
     checkpoint_record.distribute_records(str(tmp_path))
-    line = "this run was computed in float32 so far and continues in bfloat16"
-    half = shipped_gin.read_pretraining()
-    single = shipped_gin.read_pretraining({"DTYPE": "float32"})
-    assert preflight.describe_precision_change(checkpoint, half) == (line,)
-    assert preflight.describe_precision_change(checkpoint, single) == ()
-    assert preflight.describe_precision_change(_checkpoint(tmp_path, 6), single) == ()
+    without_record = _checkpoint(tmp_path, 6)
+    single = {"DTYPE": "float32"}
+    narrow_logits = {"network.T5Config.logits_dtype": "bfloat16"}
+    for bindings, variables in (
+        ({}, ["PREC"]),
+        (single, []),
+        ({**single, **narrow_logits}, ["LOGITS_DTYPE"]),
+        (narrow_logits, ["PREC", "LOGITS_DTYPE"]),
+    ):
+        configuration = shipped_gin.read_pretraining(bindings)
+        lines = preflight.describe_precision_change(checkpoint, configuration)
+        assert [line.rpartition("(")[2].partition("=float32")[0] for line in lines] == variables
+        assert preflight.describe_precision_change(without_record, configuration) == ()
 
 
 @pytest.mark.parametrize(

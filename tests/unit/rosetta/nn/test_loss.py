@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rosetta.nn import loss
+from rosetta.nn import logits, loss
 
 ROOT = Path(__file__).resolve().parents[4]
 TOKENS, FEATURES, VOCABULARY = 24, 8, 50
@@ -47,18 +47,22 @@ def _inputs() -> tuple[Any, Any, Any]:
 
 
 def _whole(hidden: Any, kernel: Any, targets: Any, terms: loss.LossSettings) -> tuple[Any, Any]:
+    """Return the loss and the z-loss."""
+    return _compute_loss((hidden @ kernel) * terms.scale, targets, terms)
+
+
+def _compute_loss(values: Any, targets: Any, terms: loss.LossSettings) -> tuple[Any, Any]:
     """Return the loss and the z-loss by the formula in T5X's losses.py."""
-    logits = (hidden @ kernel) * terms.scale
     high, low = 1.0 - terms.label_smoothing, terms.label_smoothing / (VOCABULARY - 1)
     smoothed = jax.nn.one_hot(targets, VOCABULARY) * (high - low) + low
-    total = jax.nn.logsumexp(logits, axis=-1)
+    total = jax.nn.logsumexp(values, axis=-1)
     least = (
         -(high * np.log(high) + (VOCABULARY - 1) * low * np.log(low + 1e-20))
         if terms.label_smoothing
         else 0.0
     )
     square = terms.z_loss * total**2
-    return -jnp.sum(smoothed * jax.nn.log_softmax(logits), axis=-1) - least + square, square
+    return -jnp.sum(smoothed * jax.nn.log_softmax(values), axis=-1) - least + square, square
 
 
 @pytest.mark.parametrize("chunks", [1, 3, 7, 50])
@@ -86,6 +90,32 @@ def test_the_chunked_loss_equals_the_whole_loss(
     ]
     for one, other in zip(*gradients, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_narrow_factors_are_those_of_narrow_logits(chunks: int) -> None:
+    """The factors of all products are rounded to bfloat16, as in logits.compute_logits."""
+    hidden, kernel, targets = _inputs()
+    settings = loss.LossSettings(VOCABULARY, chunks, z_loss=1e-2, dtype=jnp.bfloat16)
+
+    def compute_whole(hidden: Any, kernel: Any) -> Any:
+        narrow = logits.compute_logits(hidden, kernel, "bfloat16")
+        return jnp.sum(_compute_loss(narrow, targets, settings)[0])
+
+    def compute_chunks(hidden: Any, kernel: Any) -> Any:
+        return jnp.sum(loss.chunked_cross_entropy(hidden, kernel, targets, settings)[0])
+
+    def compute_wide(hidden: Any, kernel: Any) -> Any:
+        return jnp.sum(_whole(hidden, kernel, targets, settings)[0])
+
+    results = [
+        jax.tree.leaves(jax.jit(jax.value_and_grad(compute, argnums=(0, 1)))(hidden, kernel))
+        for compute in (compute_whole, compute_chunks, compute_wide)
+    ]
+    for narrow, chunked, wide in zip(*results, strict=True):
+        np.testing.assert_allclose(chunked, narrow, rtol=1e-3, atol=1e-3)
+        difference = float(jnp.linalg.norm(narrow - wide) / jnp.linalg.norm(wide))
+        assert 1e-4 < difference < 1e-2
 
 
 def test_no_array_of_all_logits_is_made() -> None:

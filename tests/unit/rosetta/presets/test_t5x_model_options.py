@@ -32,8 +32,11 @@ def test_documented_defaults_on_a_gpu_that_supports_everything() -> None:
         scan_layers=False,
         fsdp=False,
         pack=False,
+        logits_dtype="bfloat16",
+        notes=found.notes,
     )
-    assert found.notes == ()
+    assert len(found.notes) == 1
+    assert "LOGITS_DTYPE=bfloat16" in found.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +90,7 @@ def test_a_default_that_is_not_used_is_reported(
     attention: str,
     notes: tuple[str, ...],
 ) -> None:
-    found = choose(*cards, on_cpu=on_cpu, **given)
+    found = choose(*cards, on_cpu=on_cpu, LOGITS_DTYPE="float32", **given)
     assert (found.fp8, found.attention, found.notes) == (fp8, attention, notes)
 
 
@@ -107,7 +110,7 @@ def test_a_default_that_is_not_used_is_reported(
 def test_the_layout_follows_precision_and_attention(
     given: dict[str, str], layout: tuple[bool, bool, bool], named: tuple[str, ...]
 ) -> None:
-    found = choose(H100, on_cpu=False, **given)
+    found = choose(H100, on_cpu=False, LOGITS_DTYPE="float32", **given)
     assert (found.fuse_qkv, found.fuse_mlp, found.transpose_batch_sequence) == layout
     assert len(found.notes) == bool(named)
     for variable in ("FUSE_QKV=0", "TRANSPOSE_BS=0"):
@@ -115,7 +118,7 @@ def test_the_layout_follows_precision_and_attention(
 
 
 def test_fp8_sets_the_precision() -> None:
-    found = choose(H100, PREC="float32", ENABLE_FP8="1")
+    found = choose(H100, PREC="float32", ENABLE_FP8="1", LOGITS_DTYPE="float32")
     assert (found.precision, found.fp8) == ("bfloat16", "xla")
     assert found.notes == (
         "with FP8, everything else is in bfloat16, not in float32 (ENABLE_FP8=0 turns FP8 off)",
@@ -132,6 +135,7 @@ def test_every_variable_is_a_binding() -> None:
         SCAN_LAYERS="yes",
         FSDP="true",
         PACK="ON",
+        LOGITS_DTYPE="bfloat16",
         GRADIENT_DTYPE="float32",
         PREC="float16",
     )
@@ -144,11 +148,13 @@ def test_every_variable_is_a_binding() -> None:
         "network.T5Config.attention": "xla",
         "network.T5Config.remat": "full",
         "network.T5Config.scan_layers": True,
+        "network.T5Config.logits_dtype": "bfloat16",
         "partitioning.PjitPartitioner.fsdp": True,
         "PACK": True,
         "trainer.Trainer.gradient_dtype": "float32",
     }
     assert set(found.training_bindings()) - set(found.evaluation_bindings()) == {
+        "network.T5Config.logits_dtype",
         "partitioning.PjitPartitioner.fsdp",
         "PACK",
         "trainer.Trainer.gradient_dtype",
@@ -157,9 +163,43 @@ def test_every_variable_is_a_binding() -> None:
 
 
 @pytest.mark.parametrize(
+    ("cards", "on_cpu", "finetune", "given", "logits"),
+    [
+        ((H100,), False, False, {}, "bfloat16"),
+        ((A100,), False, False, {}, "bfloat16"),
+        ((), False, False, {}, "bfloat16"),  # GPUs that are not known
+        ((H100,), False, False, {"ENABLE_FP8": "0"}, "bfloat16"),
+        ((H100,), False, False, {"PREC": "float32"}, None),
+        ((H100,), False, False, {"PREC": "float16"}, None),
+        ((H100,), False, False, {"LOGITS_DTYPE": "float32"}, "float32"),
+        ((H100,), False, True, {}, None),
+        ((H100,), False, True, {"LOGITS_DTYPE": "bfloat16"}, "bfloat16"),
+        ((), True, False, {}, None),
+        ((), True, False, {"LOGITS_DTYPE": "bfloat16"}, "bfloat16"),
+    ],
+)
+def test_pretraining_on_gpus_has_narrow_logits(
+    cards: tuple[DetectedGpu, ...],
+    on_cpu: bool,
+    finetune: bool,
+    given: dict[str, str],
+    logits: str | None,
+) -> None:
+    found = t5x_model_options.choose_model_options(given, cards, on_cpu=on_cpu, finetune=finetune)
+    assert found.logits_dtype == logits
+    named = "LOGITS_DTYPE" in " ".join(found.notes)
+    assert named == (logits == "bfloat16" and "LOGITS_DTYPE" not in given)
+
+
+@pytest.mark.parametrize(
     ("given", "kind", "facts"),
     [
         ({"ENABLE_FP8": "1"}, errors.UNSUPPORTED, {"where": "ENABLE_FP8=1", "value": "A100"}),
+        (
+            {"LOGITS_DTYPE": "float16"},
+            errors.INVALID,
+            {"where": "LOGITS_DTYPE", "value": "float16"},
+        ),
         (
             {"ENABLE_FP8": "perhaps"},
             errors.INVALID,
