@@ -24,6 +24,11 @@ from rosetta.plan.roofline import Shares
 
 FAST = {"fuse_qkv": True, "attention": "cudnn"}
 FP8 = {**FAST, "fp8": "xla"}
+# What the scripts choose by the precision, except for the type of the logits.
+SCRIPT_SWITCHES: dict[str, dict[str, Any]] = {
+    "bf16": {"fuse_mlp": True, "attention": "cudnn"},
+    "fp8": {**FP8, "transpose_batch_sequence": True},
+}
 # The topologies of the table of NVIDIA's T5 1.1 results: for each size the GPUs, the tensor
 # parallelism and the sequences per GPU.
 TABLE = {"small": (8, 1, 256), "large": (64, 1, 32), "xl": (256, 1, 8), "xxl": (512, 8, 36)}
@@ -66,11 +71,20 @@ CASES: dict[str, dict[str, Any]] = {
             "switches": switches,
             "fsdp": fsdp,
         }
-        for precision, switches in (
-            ("bf16", {"fuse_mlp": True, "attention": "cudnn"}),
-            ("fp8", {**FP8, "transpose_batch_sequence": True}),
-        )
+        for precision, switches in SCRIPT_SWITCHES.items()
         for fsdp in (False, True)
+    },
+    # What the scripts run with FSDP=1.
+    **{
+        f"large-{precision}-fastest": {
+            "size": "large",
+            "gpus": 8,
+            "tp": 1,
+            "batch": 32,
+            "switches": {**switches, "logits_dtype": "bfloat16"},
+            "fsdp": True,
+        }
+        for precision, switches in SCRIPT_SWITCHES.items()
     },
     # The gated unit of the MLP in FP8: by XLA's kernels, or by one. "whole" above has all layers.
     **{

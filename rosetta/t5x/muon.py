@@ -14,7 +14,7 @@ import optax
 from t5x import optimizers
 
 from rosetta.core.errors import UNSUPPORTED, UserError
-from rosetta.t5x import optimizer
+from rosetta.t5x import gradient_norm, optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +41,9 @@ class MuonOptimizer(optimizer.ScheduledOptimizer):
 
     def __init__(self, clip_norm: float | None, **settings: Any) -> None:
         self._dimension_numbers: dict[tuple[str, ...], Any] | None = None
-        clipping = optax.identity() if clip_norm is None else optax.clip_by_global_norm(clip_norm)
+        clipping = (
+            optax.identity() if clip_norm is None else gradient_norm.clip_by_global_norm(clip_norm)
+        )
         super().__init__(
             optax.chain(
                 clipping,

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import optax
 from t5x import optimizers
 
+from rosetta.t5x import gradient_norm
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -84,7 +86,7 @@ def adamw(
       clip_norm: the largest global norm of the gradients; larger ones are scaled down. None clips
         nothing, and has another state tree.
     """
-    clipping = [] if clip_norm is None else [optax.clip_by_global_norm(clip_norm)]
+    clipping = [] if clip_norm is None else [gradient_norm.clip_by_global_norm(clip_norm)]
     return make_scheduled_optimizer(
         [*clipping, optax.adamw(1.0, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay)]
     )
@@ -111,7 +113,9 @@ def adamw_rms(
       weight_decay: each step subtracts it times the learning rate and the parameter.
       clip_norm: the largest global norm of the gradients; None clips nothing.
     """
-    clipping = optax.identity() if clip_norm is None else optax.clip_by_global_norm(clip_norm)
+    clipping = (
+        optax.identity() if clip_norm is None else gradient_norm.clip_by_global_norm(clip_norm)
+    )
     # The state tree differs from that of `adamw`, so that neither resumes from the other's.
     return make_scheduled_optimizer(
         [

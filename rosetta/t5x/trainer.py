@@ -18,7 +18,6 @@ import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax.traverse_util import flatten_dict
 from t5x import metrics as t5x_metrics
 from t5x import partitioning as t5x_partitioning
@@ -33,6 +32,7 @@ from rosetta.t5x import (
     checkpoint_manager,
     compile_ahead,
     dataset,
+    gradient_norm,
     gradient_reduction,
     loss_scale,
     partial_optimizer,
@@ -505,15 +505,21 @@ class Trainer(trainer.Trainer):
             gradients, metrics, statistics = self._compute_gradients(
                 train_state.params, state, batch, self._get_step_rng(train_state.step)
             )
-            after, metrics = trainer.apply_grads(
-                train_state,
-                gradients,
-                dict(metrics),
-                rate,
-                self._weight_metrics_computer,
-                other_state_variables=_make_other_variables(state, statistics, train_state.step),
+            layouts, _ = partial_optimizer.split_params(
+                self._model.optimizer_def, self._train_state_axes.params
             )
-            norm = optax.global_norm(gradients)
+            norm = gradient_norm.compute_global_norm(gradients, layouts, self._partitioner.mesh)
+            with gradient_norm.give_norm(norm):
+                after, metrics = trainer.apply_grads(
+                    train_state,
+                    gradients,
+                    dict(metrics),
+                    rate,
+                    self._weight_metrics_computer,
+                    other_state_variables=_make_other_variables(
+                        state, statistics, train_state.step
+                    ),
+                )
             metrics = {
                 **metrics,
                 _GRADIENT_NORM: t5x_metrics.AveragePerStep.from_model_output(norm),
