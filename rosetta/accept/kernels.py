@@ -27,19 +27,20 @@ FP8_LIMIT, LOSS_LIMIT = 0.01, 1e-4
 Z_LOSS = 1e-4
 # The fused kernels may round a few numbers to the other neighbour in FP8.
 FUSED_LIMIT = 0.01
-GEGLU_NAMES = (
+UNIT_NAMES = (
     "hidden features",
-    "transposed copy",
-    "largest hidden feature",
-    "gradients of gate and linear",
+    "gradients",
     "transposed copy of the gradients",
-    "largest gradient of gate",
-    "largest gradient of linear",
+    "transposed copy of the hidden features",
+    "largest gradients",
+    "largest hidden feature",
+    "gradient of the bias",
 )
-# Of the input, the two kernels and the result; for the backward pass also of the output gradient
-# and the kernel that follows, before the result.
-GEGLU_SCALES = (0.06, 0.003, 0.005, 0.05)
-GEGLU_GRADIENT_SCALES = (0.06, 0.003, 0.005, 1e-4, 0.004, 1e-3)
+# The tokens and hidden features of each unit of rosetta.nn.mlp_kernels.
+UNIT_SIZES = {"GEGLU": (16384, 2816), "GELU": (8192, 8192)}
+# Of the input, of the kernels of up to two parts, of the output gradient, of the kernel that
+# follows, of the gradients, and of the hidden features.
+UNIT_SCALES = (0.06, 0.003, 0.005, 1e-4, 0.004, 1e-3, 0.05)
 # Gradients of queries, keys and values.
 JOINED_PARTS, JOINED_SCALE = 3, 1e-4
 JOINED_NAMES = ("joined gradients", "transposed copy", "largest gradients")
@@ -133,35 +134,49 @@ def _round_to_fp8(array: Any, name: str, dtype: Any) -> Any:
     return scaled.astype(dtype).astype(np.float32) * scale
 
 
-def measure_fused_geglu(setup: Setup) -> Measurement:
-    """Compare the kernels of the MLP's gated unit in FP8 with the same in plain JAX.
+def measure_fused_unit(setup: Setup, name: str) -> Measurement:
+    """Compare the kernels of the elementwise part of an MLP in FP8 with the same in plain JAX.
+
+    Args:
+        setup: The machine and the sizes.
+        name: The unit, a name in UNIT_SIZES.
 
     Raises:
         SkipCase: The GPU has no FP8, or Flax is not installed.
     """
-    geglu = load_module("rosetta.nn.geglu_kernels", "flax")
+    kernels = load_module("rosetta.nn.mlp_kernels", "flax")
     fp8 = load_module("rosetta.nn.fp8", "flax")
     # An older GPU would end the process: XLA's code generator has no error for it.
     if setup.on_gpu and not setup.supports(gpus.FP8):
         raise SkipCase(gpus.FP8.requirement)
-    rows, features = (32, 16) if setup.tiny else (16384, 2816)
-    keys = jax.random.split(jax.random.key(0))
-    product = 1e4 * jax.random.normal(keys[0], (rows, 2, features), jnp.bfloat16)
+    unit = getattr(kernels, name)
+    rows, features = (32, 16) if setup.tiny else UNIT_SIZES[name]
+    keys = jax.random.split(jax.random.key(0), 3)
+    product = 1e4 * jax.random.normal(keys[0], (rows, unit.parts, features), jnp.bfloat16)
     gradient = 1e4 * jax.random.normal(keys[1], (rows, features), jnp.bfloat16)
+    bias = jax.random.normal(keys[2], (features,), jnp.bfloat16)
+    # Every eighth row is padding.
+    vectors = (bias, jnp.sign(jnp.arange(rows) % 8).astype(jnp.bfloat16))[: unit.vectors]
+    scales = _make_scales((*UNIT_SCALES[: unit.parts + 1], *UNIT_SCALES[3:]))
     interpret = not setup.on_gpu
 
-    def compute_fused(product: Any, gradient: Any) -> Any:
-        hidden, transposed, amaxes = geglu.apply_geglu(
-            product, _make_scales(GEGLU_SCALES), transpose=True, interpret=interpret
+    def compute_fused(product: Any, gradient: Any, *vectors: Any) -> Any:
+        part_scales = (*scales[: unit.parts + 1], scales[-1])
+        hidden = kernels.apply_unit(unit, product, vectors, part_scales, interpret=interpret)
+        back, transposed, hidden_copy, amaxes, *bias_sums = kernels.differentiate_unit(
+            unit, product, gradient, vectors, scales, interpret=interpret
         )
-        back, back_transposed, back_amaxes = geglu.differentiate_geglu(
-            product, gradient, _make_scales(GEGLU_GRADIENT_SCALES), interpret=interpret
-        )
-        largest = jnp.max(back_amaxes, axis=(1, 2))
-        return hidden, transposed, jnp.max(amaxes), back, back_transposed, *largest
+        largest = jnp.max(amaxes, axis=(0, 1))
+        bias_gradients = [jnp.sum(sums, axis=0) for sums in bias_sums]
+        return hidden, back, transposed, hidden_copy, largest[:-1], largest[-1], *bias_gradients
 
-    compute_plain = functools.partial(_compute_plain_geglu, fp8)
-    return _compare_ways(setup, GEGLU_NAMES, (compute_fused, compute_plain), (product, gradient))
+    compute_plain = functools.partial(_compute_plain_unit, fp8, scales)
+    return _compare_ways(
+        setup,
+        UNIT_NAMES[: 6 + unit.has_bias],
+        (compute_fused, compute_plain),
+        (product, gradient, *vectors),
+    )
 
 
 def measure_joined_gradients(setup: Setup) -> Measurement:
@@ -184,7 +199,7 @@ def measure_joined_gradients(setup: Setup) -> Measurement:
         result, transposed, amaxes = kernels.join_gradients(
             gradients, scale, length_first=True, interpret=not setup.on_gpu
         )
-        return result, transposed, jnp.max(amaxes, axis=(1, 2))
+        return result, transposed, jnp.max(amaxes, axis=(0, 1))
 
     def compute_plain(*gradients: Any) -> Any:
         joined = jnp.stack(gradients)
@@ -223,29 +238,39 @@ def _make_scales(scales: tuple[float, ...]) -> list[Any]:
     return [jnp.full((1,), scale, jnp.float32) for scale in scales]
 
 
-def _compute_plain_geglu(fp8: Any, product: Any, gradient: Any) -> tuple[Any, ...]:
-    """Return what GEGLU_NAMES names, computed in float32 by XLA's own kernels."""
-    input_scale, gate_scale, linear_scale, result_scale = GEGLU_SCALES
-    gate = product[:, 0].astype(jnp.float32) * input_scale * gate_scale
-    linear = product[:, 1].astype(jnp.float32) * input_scale * linear_scale
-    hidden, backward = jax.vjp(lambda a, b: jax.nn.gelu(a) * b, gate, linear)
-    *_, gradient_scale, kernel_scale, back_scale = GEGLU_GRADIENT_SCALES
-    back = jnp.stack(backward(gradient.astype(jnp.float32) * gradient_scale * kernel_scale), 1)
-    quantised = fp8.quantise_tensor(hidden, result_scale, fp8.FORWARD_DTYPE)
+def _compute_plain_unit(
+    fp8: Any, scales: list[Any], product: Any, gradient: Any, *vectors: Any
+) -> tuple[Any, ...]:
+    """Return what UNIT_NAMES names, computed in float32 by XLA's own kernels."""
+    input_scale, *kernel_scales, gradient_scale, kernel_scale, back_scale, hidden_scale = scales
+    parts = jnp.moveaxis(product.astype(jnp.float32), 1, 0) * input_scale
+    parts *= jnp.stack(kernel_scales)[:, None]
+    vectors = tuple(vector.astype(jnp.float32) for vector in vectors)
+
+    def compute_hidden(parts: Any, *bias: Any) -> Any:
+        if len(parts) == 2:
+            return jax.nn.gelu(parts[0]) * parts[1]
+        return jax.nn.gelu(parts[0] + bias[0]) * vectors[1][:, None]
+
+    hidden, backward = jax.vjp(compute_hidden, parts, *vectors[:1])
+    back, *bias_gradients = backward(gradient.astype(jnp.float32) * gradient_scale * kernel_scale)
+    quantised = fp8.quantise_tensor(hidden, hidden_scale, fp8.FORWARD_DTYPE)
     quantised_back = fp8.quantise_tensor(back, back_scale, fp8.BACKWARD_DTYPE)
     return (
         quantised,
+        jnp.moveaxis(quantised_back, 0, 1),
+        quantised_back.transpose(0, 2, 1),
         quantised.T,
+        jnp.max(jnp.abs(back), axis=(1, 2)),
         jnp.max(jnp.abs(hidden)),
-        quantised_back,
-        quantised_back.transpose(1, 2, 0),
-        *jnp.max(jnp.abs(back), axis=(0, 2)),
+        *bias_gradients,
     )
 
 
 KERNELS: dict[str, Any] = {
     "fp8-projection": measure_fp8_projection,
-    "fused-geglu": measure_fused_geglu,
+    "fused-geglu": functools.partial(measure_fused_unit, name="GEGLU"),
+    "fused-gelu": functools.partial(measure_fused_unit, name="GELU"),
     "joined-gradients": measure_joined_gradients,
     "chunked-loss": measure_chunked_loss,
 }

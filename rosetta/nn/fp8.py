@@ -212,7 +212,7 @@ class Residuals(NamedTuple):
     """What the forward pass keeps for the backward pass.
 
     Attributes:
-        fp8_input: The quantised input [..., inputs]; `fp8_geglu` keeps [inputs, ...].
+        fp8_input: The quantised input [..., inputs]; `fp8_mlp` has [inputs, ...].
         kernels: [inputs, outputs] each, in the type of the parameters.
         states: The FP8 states.
         input_scale: [1], the scale of `fp8_input`.

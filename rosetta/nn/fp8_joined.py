@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from rosetta.nn import fp8, gradient_kernels, kernel_placement, sharded_parameters
+from rosetta.nn import current_mesh, fp8, gradient_kernels, kernel_placement, sharded_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,8 +53,9 @@ def plan_gradients(
     """
     order = (1, 0, 2) if length_first else (0, 1, 2)
     placement, problem = kernel_placement.choose_placement(
+        current_mesh.find_mesh(),
         [shape[axis] for axis in order],
-        [names[axis] for axis in order],
+        kernel_placement.find_logical_axes([names[axis] for axis in order]),
         functools.partial(gradient_kernels.find_shape_problem, parts=parts),
     )
     return (Gradients(placement, length_first) if placement else None), problem
@@ -149,7 +150,7 @@ def _run_kernel(
 
     Returns:
         The joined gradients [.., .., parts, outputs] in the layout of the activations, the same as
-        [parts, outputs, batch, length], and the amaxes of tiles [parts, .., ..].
+        [parts, outputs, batch, length], and the amaxes of tiles [.., .., parts].
     """
     if settings.length_first:
         gradients = tuple(jnp.swapaxes(gradient, 0, 1) for gradient in gradients)
@@ -173,7 +174,7 @@ def _run_kernel(
         (
             PartitionSpec(*order, None, last),
             PartitionSpec(None, last, batch, length),
-            PartitionSpec(None, (*batch, *length), last),
+            PartitionSpec((*batch, *length), last, None),
         ),
     )(scale, *gradients)
     return outputs

@@ -49,7 +49,7 @@ def join_gradients(
     Returns:
         The gradients / scale, float8_e5m2 [batch, length, parts, features], or with `length_first`
         [length, batch, parts, features]; the same as [parts, features, batch, length]; and the
-        amaxes of the gradients, float32 [parts, batch x row tiles, feature tiles].
+        amaxes of the gradients, float32 [batch x row tiles, feature tiles, parts].
     """
     parts = len(gradients)
     batch, length, features = gradients[0].shape
@@ -71,7 +71,7 @@ def join_gradients(
         out_shape=[
             jax.ShapeDtypeStruct(shape, fp8.BACKWARD_DTYPE),
             jax.ShapeDtypeStruct((parts, features, batch, length), fp8.BACKWARD_DTYPE),
-            jax.ShapeDtypeStruct((parts, batch * row_tiles, feature_tiles), jnp.float32),
+            jax.ShapeDtypeStruct((batch * row_tiles, feature_tiles, parts), jnp.float32),
         ],
         grid=(batch, row_tiles, feature_tiles),
         in_specs=[*[gradient_block] * parts, *fp8_tiles.block_scales([scale])],
@@ -81,7 +81,7 @@ def join_gradients(
                 (parts, columns, None, rows), lambda text, row, column: (0, column, text, row)
             ),
             pl.BlockSpec(
-                (parts, 1, 1), lambda text, row, column: (0, text * row_tiles + row, column)
+                (1, 1, parts), lambda text, row, column: (text * row_tiles + row, column, 0)
             ),
         ],
         compiler_params=None if interpret else fp8_tiles.make_compiler_params(),
@@ -98,4 +98,4 @@ def join_tile(*arrays: Any) -> None:
         quantised = fp8_tiles.quantise_tile(values, scale[0], result.dtype)
         result[:, part, :] = quantised
         transposed[part] = quantised.T
-        amaxes[part, 0, 0] = fp8_tiles.compute_tile_amax(values)
+        amaxes[0, 0, part] = fp8_tiles.compute_tile_amax(values)

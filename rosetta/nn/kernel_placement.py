@@ -16,7 +16,6 @@ from flax.linen import partitioning as flax_partitioning
 
 from rosetta.core import gpus
 from rosetta.core.gpu_query import parse_capability
-from rosetta.nn import current_mesh
 from rosetta.nn.mesh_axes import list_axis_names
 
 if TYPE_CHECKING:
@@ -41,23 +40,34 @@ class Placement:
     interpret: bool = False
 
 
+def find_logical_axes(names: Sequence[str]) -> tuple[Any, ...]:
+    """Return what splits each dimension by Flax's rules, as the entries of a PartitionSpec.
+
+    Args:
+        names: The logical names of the dimensions.
+    """
+    spec = flax_partitioning.logical_to_mesh_axes(tuple(names))
+    return tuple(spec) if spec else (None,) * len(names)
+
+
 def choose_placement(
+    mesh: Mesh | None,
     shape: Sequence[int],
-    names: Sequence[str],
+    spec: Sequence[Any],
     find_shape_problem: Callable[[int, int, int], str],
 ) -> tuple[Placement | None, str]:
     """Choose where a kernel runs, from the mesh and the features alone.
 
     Args:
+        mesh: The mesh of the devices; None if it is not known.
         shape: The shape of the features, [.., .., features].
-        names: The logical names of the three dimensions.
+        spec: What splits each of the three dimensions, as the entries of a PartitionSpec.
         find_shape_problem: Returns why a device cannot compute its part, from the three sizes of
             the part; empty if it can.
 
     Returns:
         The placement and "", or None and why the kernels cannot run.
     """
-    mesh = current_mesh.find_mesh()
     if mesh is None:
         return None, "the devices are not known"
     devices = list(mesh.devices.flat)
@@ -67,8 +77,7 @@ def choose_placement(
     manual_axes = set(jax.sharding.get_abstract_mesh().manual_axes)
     if manual_axes and manual_axes != set(mesh.axis_names):
         return None, "GRADIENT_DTYPE and tensor parallelism"
-    spec = () if manual_axes else flax_partitioning.logical_to_mesh_axes(tuple(names)) or ()
-    axes = tuple(list_axis_names(entry) for entry in spec) or ((),) * len(shape)
+    axes = tuple(() if manual_axes else list_axis_names(entry) for entry in spec)
     parts = [math.prod(mesh.shape[axis] for axis in dimension) for dimension in axes]
     if any(size % count for size, count in zip(shape, parts, strict=True)):
         return None, f"features of {tuple(shape)} do not divide over the devices"
@@ -110,12 +119,13 @@ def run_on_mesh(
 def join_amaxes(amaxes: Any, dtype: Any) -> list[Any]:
     """Return the amax of each part, float32 [1], of its tiles on all devices.
 
-    They are rounded as other amaxes are, to the type of the activations: XLA then compares all of
-    them between the devices at once.
+    They are rounded as other amaxes are, to the type of the activations, and have the dimension
+    that is split over the devices first, as activations do: XLA then compares all of them between
+    the devices at once.
 
     Args:
-        amaxes: [parts, .., ..].
+        amaxes: [.., .., parts].
         dtype: The type of the activations.
     """
-    joined = jnp.max(amaxes.astype(dtype), axis=(1, 2)).astype(jnp.float32)
-    return [joined[index : index + 1] for index in range(len(amaxes))]
+    joined = jnp.max(amaxes.astype(dtype), axis=(0, 1)).astype(jnp.float32)
+    return [joined[index : index + 1] for index in range(len(joined))]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from praxis import pax_fiddle, py_utils
+from praxis import pax_fiddle
 from praxis.layers import base_ops
 
 from rosetta.nn import embedding_lookup
 from rosetta.nn.mesh_axes import list_axis_names
+from rosetta.pax import current_mesh
 
 EXACT = "exact"  # the value of EMBEDDING_LOOKUP_STYLE
 
@@ -36,10 +37,11 @@ class ExactLookup(base_ops.ArrayLookup):
 
     def _find_layout(self) -> embedding_lookup.Layout | None:
         """Return how the arrays lie on the mesh of Praxis, None without a mesh."""
-        if self.table_split is None or not py_utils.global_mesh_defined():
+        mesh = current_mesh.find_mesh()
+        if self.table_split is None or mesh is None:
             return None
         return embedding_lookup.Layout(
-            py_utils.pxla.thread_resources.env.physical_mesh,
+            mesh,
             *(list_axis_names(entry) for entry in (*self.table_split, self.batch_split)),
         )
 

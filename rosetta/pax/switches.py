@@ -33,6 +33,7 @@ class ChosenSwitches:
       rank: The rank of LoRA, 0 without LoRA.
       adapted: The layers that LoRA adapts, one of choices.LORA_LAYERS.
       microbatches: The number of parts in which a batch is computed.
+      fused_gelu: Whether one kernel computes bias and GELU in FP8. None: where it can.
     """
 
     fp8: str = "off"
@@ -40,6 +41,7 @@ class ChosenSwitches:
     rank: int = 0
     adapted: str = "all"
     microbatches: int = 1
+    fused_gelu: bool | None = None
 
 
 class Switches:
@@ -59,6 +61,9 @@ class Switches:
       LORA_TARGET_LAYERS: The layers that get adapters: all, attention or mlp.
       NUM_MICROBATCHES: The number of parts in which the batch of a step is computed, one after
         another.
+      FUSED_GELU: Whether one kernel computes bias and GELU of a feed-forward layer in FP8. None: on
+        GPUs, where it can. True: the same, and a line says why if XLA computes them; a CPU
+        interprets the kernel.
       keeps_attention: Whether CHECKPOINT_POLICY is experiment_checks.SAVE_DOT_AND_ATTENTION.
     """
 
@@ -72,6 +77,7 @@ class Switches:
     LORA_RANK = 8
     LORA_TARGET_LAYERS = "all"
     NUM_MICROBATCHES = 1
+    FUSED_GELU: Any = None
 
     def task(self) -> Any:
         """Return the configuration of the base class's task, without any switch.
@@ -108,6 +114,9 @@ class Switches:
         fp8 = "off"
         if fp8_by_xla or fp8_enabled:
             fp8 = "te" if with_te else "xla"
+        fused_gelu = None
+        if self.FUSED_GELU is not None:
+            fused_gelu = experiment_checks.read_switch("FUSED_GELU", self.FUSED_GELU)
         return ChosenSwitches(
             fp8=fp8,
             attention=self._choose_attention(with_te=with_te),
@@ -116,6 +125,7 @@ class Switches:
                 "LORA_TARGET_LAYERS", self.LORA_TARGET_LAYERS, choices.LORA_LAYERS
             ),
             microbatches=experiment_checks.check_count("NUM_MICROBATCHES", self.NUM_MICROBATCHES),
+            fused_gelu=fused_gelu,
         )
 
     def check_resume(self, folder: str) -> None:
@@ -200,6 +210,10 @@ class Switches:
             _add_lora(task.train.learner, stack, chosen)
         if chosen.fp8 != "off":
             _set_fp8(task, stack, chosen)
+        if chosen.fused_gelu and chosen.fp8 != "xla":
+            from rosetta.pax import feed_forward
+
+            feed_forward.warn_of_fallback("the fused kernel needs FP8 by XLA")
         if chosen.microbatches > 1:
             _set_microbatches(task, chosen.microbatches)
         return task
@@ -350,6 +364,8 @@ def _set_fp8(task: Any, stack: Any, chosen: ChosenSwitches) -> None:
         projections = [getattr(attention, name) for name in _list_projections(attention)]
         for template in (*projections, layer.tr_fflayer_tpl.fflayer_tpl.linear_tpl):
             template.einsum_tpl = pax_fiddle.Config(einsum.Einsum, by=chosen.fp8)
+        if chosen.fp8 == "xla" and chosen.fused_gelu is not False:
+            _set_fused_gelu(layer, is_asked=bool(chosen.fused_gelu))
     if stack.moe_layers:
         stack.moe_layer_tpl = fp8_experts.convert_to_fp8(stack.moe_layer_tpl, chosen.fp8)
     task.train.learner = _change_class(task.train.learner, learner.Learner)
@@ -360,6 +376,24 @@ def _set_fp8(task: Any, stack: Any, chosen: ChosenSwitches) -> None:
         ]
     # Paxml's summary of norms would count the state. The learner above writes the summary.
     task.train.variable_norm_summary = False
+
+
+def _set_fused_gelu(layer: Any, *, is_asked: bool) -> None:
+    """Let one kernel compute the bias and GELU of a layer, if its configuration permits.
+
+    Args:
+      layer: The configuration of the layer, with its products in FP8.
+      is_asked: Whether the kernel was asked for.
+    """
+    from rosetta.pax import feed_forward
+
+    problem = feed_forward.find_problem(layer.tr_fflayer_tpl)
+    if not problem:
+        layer.tr_fflayer_tpl = _change_class(
+            layer.tr_fflayer_tpl, feed_forward.FusedFeedForward, is_asked=is_asked
+        )
+    elif is_asked:
+        feed_forward.warn_of_fallback(problem)
 
 
 def _set_microbatches(task: Any, count: int) -> None:

@@ -120,7 +120,7 @@ MEMORY_KINDS = {
     "transposes and copies": ("transpose", "copy", "copy-start"),
 }
 ELEMENTWISE = "elementwise"
-# Kernels of our own, such as those of rosetta.nn.geglu_kernels. Their operands and results are
+# Kernels of our own, such as those of rosetta.nn.mlp_kernels. Their operands and results are
 # counted whole: they read and write each once.
 PALLAS = "Pallas kernels"
 

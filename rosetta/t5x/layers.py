@@ -23,12 +23,15 @@ from flax.linen.partitioning import with_sharding_constraint
 from rosetta.nn import (
     attention,
     block_sparse,
+    current_mesh,
     dropout,
     fallback_notice,
     fp8,
-    fp8_geglu,
     fp8_joined,
+    fp8_mlp,
+    kernel_placement,
     kv_cache,
+    mlp_kernels,
     transformer_engine,
 )
 from rosetta.nn.dense import Kernel, apply_projections
@@ -472,7 +475,8 @@ class Mlp(nn.Module):
         axes = (*name_activation_axes(transposed=self.transposed), "mlp")
         placement = self._choose_kernel_placement(x, axes, keep_mask)
         if placement is not None:
-            return fp8_geglu.apply_geglu(x, [*kernels, output_kernel], config.dtype, placement)
+            projections = [*kernels, output_kernel]
+            return fp8_mlp.apply_mlp(mlp_kernels.GEGLU, x, projections, config.dtype, placement)
         if config.joins_mlp_halves:
             projected = apply_projections(x, kernels, config.dtype)
         else:
@@ -489,7 +493,7 @@ class Mlp(nn.Module):
     def _choose_kernel_placement(
         self, x: Any, axes: tuple[str, str, str], keep_mask: Any
     ) -> Placement | None:
-        """Return where the kernels of `fp8_geglu` run, None if XLA's own kernels compute the block.
+        """Return where the kernels of `fp8_mlp` run, None if XLA's own kernels compute the block.
 
         Args:
           x: activations.
@@ -500,7 +504,7 @@ class Mlp(nn.Module):
         if config.fused_geglu is False or self.is_initializing():
             return None
         placement = None
-        if config.fp8 != "xla" or config.mlp_activations != fp8_geglu.ACTIVATIONS:
+        if config.fp8 != "xla" or config.mlp_activations != ("gelu", "linear"):
             problem = (
                 "the fused kernel needs ENABLE_FP8=1, ENABLE_TE=0 and the activations gelu and "
                 "linear"
@@ -515,7 +519,12 @@ class Mlp(nn.Module):
             problem = "biases"
         else:
             hidden_shape = (*x.shape[:-1], config.mlp_dim)
-            placement, problem = fp8_geglu.choose_placement(hidden_shape, axes)
+            placement, problem = fp8_mlp.choose_placement(
+                mlp_kernels.GEGLU,
+                current_mesh.find_mesh(),
+                hidden_shape,
+                kernel_placement.find_logical_axes(axes),
+            )
         if placement is None and config.fused_geglu:
             fallback_notice.warn_once("the MLP by XLA's kernels instead of the fused one", problem)
         on_cpu = placement is not None and placement.interpret

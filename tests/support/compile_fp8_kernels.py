@@ -1,7 +1,7 @@
 """Print as JSON what XLA makes of a layer with the FP8 kernels of `rosetta.nn`, for absent GPUs.
 
-Usage: python -m tests.support.compile_fp8_kernels LAYER GPU FOLDER. test_fp8_geglu.py and
-test_fp8_joined.py run it where the CUDA plugin is installed. XLA writes its PTX into FOLDER.
+Usage: python -m tests.support.compile_fp8_kernels LAYER GPU FOLDER. test_compiled_fp8_kernels.py
+runs it where the CUDA plugin is installed. XLA writes its PTX into FOLDER.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Print as JSON how a layer with the FP8 kernels of `rosetta.nn` differs from one without.
 
-Usage: python -m tests.support.fp8_kernel_gradients LAYER. test_fp8_geglu.py and test_fp8_joined.py
+Usage: python -m tests.support.fp8_kernel_gradients LAYER. test_fp8_mlp.py and test_fp8_joined.py
 run this with four virtual devices. The kernels are interpreted.
 """
 
@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,7 +23,16 @@ from flax.linen import partitioning as flax_partitioning
 from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from rosetta.nn import current_mesh, fp8, fp8_joined, remat, sharded_parameters
+from rosetta.nn import (
+    current_mesh,
+    fp8,
+    fp8_joined,
+    fp8_mlp,
+    kernel_placement,
+    mlp_kernels,
+    remat,
+    sharded_parameters,
+)
 from rosetta.nn.dense import Projection, apply_projections
 from rosetta.nn.mesh_axes import DATA, MODEL
 from rosetta.nn.sharded_parameters import Layout
@@ -148,6 +158,8 @@ class Step:
 
         def shard_variable(path: Any, _array: Any) -> NamedSharding:
             module, name = (key.key for key in path[-2:])
+            if name == "bias":
+                return NamedSharding(mesh, PartitionSpec(MODEL))
             if name != "kernel":
                 return NamedSharding(mesh, PartitionSpec())
             layout = make_layout(mesh, ("mlp", "embed") if module == "wo" else ("embed", "mlp"))
@@ -179,14 +191,11 @@ class JoinedStep(Step):
     def make_variables(self) -> Any:
         """Return the parameters, and the FP8 state before its scales are chosen."""
         random = np.random.default_rng(1)
-        shapes = {f"{tensor}_scale": 1 for tensor in fp8.TENSORS}
-        shapes |= {f"{tensor}_amax_history": fp8.HISTORY_LENGTH for tensor in fp8.TENSORS}
-        state = {name: jnp.ones(size) for name, size in shapes.items()}
         kernels = {
             name: {"kernel": jnp.asarray(random.normal(size=(WIDTH, HIDDEN)), jnp.float32)}
             for name in PROJECTIONS
         }
-        return {"params": kernels, fp8.COLLECTION: dict.fromkeys(PROJECTIONS, state)}
+        return {"params": kernels, fp8.COLLECTION: dict.fromkeys(PROJECTIONS, make_state())}
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -220,7 +229,68 @@ class JoinedStep(Step):
         return jnp.stack(outputs, axis=-2)
 
 
-LAYERS: dict[str, type[Step]] = {"mlp": Step, "joined": JoinedStep}
+@dataclass(frozen=True)
+class BiasedStep(Step):
+    """A forward and backward pass of an MLP with a bias and GELU, in which each eighth row is 0."""
+
+    kernel_name: ClassVar[str] = "gelu_"
+
+    def make_variables(self) -> Any:
+        """Return the parameters, and the FP8 state before its scales are chosen."""
+        random = np.random.default_rng(1)
+        shapes: dict[str, dict[str, tuple[int, ...]]] = {
+            "wi_0": {"kernel": (WIDTH, HIDDEN), "bias": (HIDDEN,)},
+            "wo": {"kernel": (HIDDEN, WIDTH)},
+        }
+        params = {
+            name: {
+                leaf: jnp.asarray(0.1 * random.normal(size=shape), jnp.float32)
+                for leaf, shape in leaves.items()
+            }
+            for name, leaves in shapes.items()
+        }
+        return {"params": params, fp8.COLLECTION: dict.fromkeys(shapes, make_state())}
+
+    def apply(self, variables: Any, x: Any) -> Any:
+        """Return the output."""
+        params, states = variables["params"], variables[fp8.COLLECTION]
+        first, second = (
+            Projection(
+                params[name]["kernel"],
+                states[name],
+                name,
+                axes=axes,
+                bias=params[name].get("bias"),
+            )
+            for name, axes in (("wi_0", ("embed", "mlp")), ("wo", ("mlp", "embed")))
+        )
+        rows = jnp.sign(jnp.arange(math.prod(x.shape[:-1])) % 8).reshape(x.shape[:-1])
+        weights = rows.astype(self.dtype)
+        if not self.fused:
+            (hidden,) = apply_projections(x, [first], self.dtype)
+            hidden = jax.nn.gelu(hidden) * weights[..., None]
+            return apply_projections(hidden, [second], self.dtype)[0]
+        names = ("length", "batch") if self.transposed else ("batch", "length")
+        placement, problem = fp8_mlp.choose_placement(
+            mlp_kernels.GELU,
+            current_mesh.find_mesh(),
+            (*x.shape[:-1], HIDDEN),
+            kernel_placement.find_logical_axes((*names, "mlp")),
+        )
+        assert placement, problem
+        return fp8_mlp.apply_mlp(
+            mlp_kernels.GELU, x, [first, second], self.dtype, placement, weights=weights
+        )
+
+
+def make_state() -> dict[str, Any]:
+    """Return the FP8 state of a projection before its scales are chosen."""
+    shapes = {f"{tensor}_scale": 1 for tensor in fp8.TENSORS}
+    shapes |= {f"{tensor}_amax_history": fp8.HISTORY_LENGTH for tensor in fp8.TENSORS}
+    return {name: jnp.ones(size) for name, size in shapes.items()}
+
+
+LAYERS: dict[str, type[Step]] = {"mlp": Step, "biased mlp": BiasedStep, "joined": JoinedStep}
 
 
 def differentiate(step: Step) -> tuple[dict[str, np.ndarray], int]:

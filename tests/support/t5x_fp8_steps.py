@@ -16,7 +16,7 @@ import seqio
 from flax import traverse_util
 from t5x import train_state, utils
 
-from rosetta.nn import fp8, geglu_kernels, gradient_kernels
+from rosetta.nn import fp8, gradient_kernels, mlp_kernels
 from rosetta.t5x import model, network, optimizer
 from rosetta.t5x.partitioning import PjitPartitioner
 from rosetta.t5x.trainer import Trainer
@@ -199,14 +199,14 @@ def main(what: str) -> None:
         for name, how in STEPS.items():
             made = make_trainer(**how)
             with (
-                count_calls(geglu_kernels, "apply_geglu") as geglu,
+                count_calls(mlp_kernels, "apply_unit") as units,
                 count_calls(gradient_kernels, "join_gradients") as joins,
             ):
                 losses = train_steps(made, 2)
             found[name] = {
                 "losses": losses,
                 "state": summarize_fp8_state(made),
-                "kernels": [geglu.call_count, joins.call_count],
+                "kernels": [units.call_count, joins.call_count],
             }
     else:
         found = {

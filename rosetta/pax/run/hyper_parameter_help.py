@@ -128,6 +128,10 @@ HELP: dict[str, dict[str, str]] = {
     },
     "Switches": {
         "USE_FP8": "True: products with weights are in FP8, by XLA.",
+        "FUSED_GELU": (
+            "With `USE_FP8`, whether one kernel computes bias and GELU of feed-forward layers. "
+            "None: on GPUs, where it can. True: the same, and a line says why if it cannot."
+        ),
         "ENABLE_TE": (
             "True: layers by Transformer Engine. None: the variable `ENABLE_TE`, or else False."
         ),

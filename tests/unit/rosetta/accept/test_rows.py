@@ -23,7 +23,7 @@ from rosetta.accept import attention, kernels, products, saved_step
 from rosetta.accept.setup import Machine, Setup
 from rosetta.core import acceptance
 from rosetta.nn import attention as nn_attention
-from rosetta.nn import fp8, geglu_kernels, gradient_kernels, loss
+from rosetta.nn import fp8, gradient_kernels, loss, mlp_kernels
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[4]
@@ -105,7 +105,7 @@ def test_jax_alone_is_enough_for_rosetta_nn(tmp_path: Path) -> None:
     skipped = [
         case for row in rows.values() for case in row["cases"] if case["status"] == "skipped"
     ]
-    assert len(skipped) == len(products.PROJECTIONS) + 3
+    assert len(skipped) == len(products.PROJECTIONS) + 4
     assert all("flax" in case["reason"] for case in skipped)
 
 
@@ -155,27 +155,33 @@ def test_a_wrong_fp8_projection_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(_find_failed(kernels.measure_fp8_projection(SETUP))) == 3
 
 
-def test_wrong_kernels_of_the_mlp_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not _find_failed(kernels.measure_fused_geglu(SETUP))
-    multiply = geglu_kernels._multiply_gate
-    monkeypatch.setattr(geglu_kernels, "_multiply_gate", lambda *parts: multiply(*parts) * 1.1)
-    assert _find_failed(kernels.measure_fused_geglu(SETUP)) == {
-        f"error of the {name}" for name in kernels.GEGLU_NAMES
+@pytest.mark.parametrize("name", kernels.UNIT_SIZES)
+def test_wrong_kernels_of_the_mlp_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not _find_failed(kernels.measure_fused_unit(SETUP, name))
+    unit = getattr(mlp_kernels, name)
+    wrong_unit = replace(unit, compute=lambda *arrays: unit.compute(*arrays) * 1.1)
+    monkeypatch.setattr(mlp_kernels, name, wrong_unit)
+    assert _find_failed(kernels.measure_fused_unit(SETUP, name)) == {
+        f"error of the {name}" for name in kernels.UNIT_NAMES[: 6 + unit.has_bias]
     }
 
 
-def test_each_result_of_the_backward_kernel_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    differentiate = geglu_kernels.differentiate_geglu
+@pytest.mark.parametrize("name", kernels.UNIT_SIZES)
+def test_each_result_of_the_backward_kernel_is_compared(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    differentiate = mlp_kernels.differentiate_unit
 
     def spoil(*arguments: Any, **options: Any) -> Any:
-        back, transposed, amaxes = differentiate(*arguments, **options)
-        # The largest of both stays that of gate or of linear.
-        return back, transposed[:, ::-1], amaxes.at[jnp.argmin(amaxes.max((1, 2)))].multiply(0.5)
+        back, transposed, hidden, amaxes, *bias_sums = differentiate(*arguments, **options)
+        copies = (copy[..., ::-1] for copy in (transposed, hidden))
+        amaxes = amaxes.at[..., 0].multiply(0.5).at[..., -1].multiply(0.5)
+        return back, *copies, amaxes, *(sums[:, ::-1] for sums in bias_sums)
 
-    monkeypatch.setattr(geglu_kernels, "differentiate_geglu", spoil)
-    failed = _find_failed(kernels.measure_fused_geglu(SETUP))
-    assert "error of the transposed copy of the gradients" in failed
-    assert len(failed) == 2
+    monkeypatch.setattr(mlp_kernels, "differentiate_unit", spoil)
+    failed = _find_failed(kernels.measure_fused_unit(SETUP, name))
+    unit = getattr(mlp_kernels, name)
+    assert failed == {f"error of the {name}" for name in kernels.UNIT_NAMES[2 : 6 + unit.has_bias]}
 
 
 def test_wrong_joined_gradients_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +190,7 @@ def test_wrong_joined_gradients_are_found(monkeypatch: pytest.MonkeyPatch) -> No
 
     def spoil(*arguments: Any, **options: Any) -> Any:
         result, transposed, amaxes = join(*arguments, **options)
-        return result[::-1], transposed[:, ::-1], amaxes.at[0].multiply(0.5)
+        return result[::-1], transposed[:, ::-1], amaxes.at[..., 0].multiply(0.5)
 
     monkeypatch.setattr(gradient_kernels, "join_gradients", spoil)
     assert _find_failed(kernels.measure_joined_gradients(SETUP)) == {

@@ -220,17 +220,17 @@ def test_the_kernel_of_the_mlp_on_several_devices() -> None:
     script = """
 from unittest import mock
 from rosetta.bench import modes, t5
-from rosetta.nn import geglu_kernels
+from rosetta.nn import mlp_kernels
 
 task = t5.Task("tiny", batch=8, inputs=8, targets=4, devices=2, layers=1)
 fields = {"dtype": "float32", "fp8": "xla", "fuse_qkv": True, "fused_geglu": True}
 narrow = modes.read_size_fields("tiny") | {"vocab_size": 64, "emb_dim": 16, "mlp_dim": 16}
 modes.read_size_fields = lambda name: narrow
 with mock.patch.object(
-    geglu_kernels, "differentiate_geglu", wraps=geglu_kernels.differentiate_geglu
+    mlp_kernels, "differentiate_unit", wraps=mlp_kernels.differentiate_unit
 ) as kernel:
     t5.compile_mode(task, modes.Mode("interpreted", fields))
-print([call.args[0].shape for call in kernel.call_args_list])
+print([call.args[1].shape for call in kernel.call_args_list])
 """
     flags = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
     done = subprocess.run(

@@ -20,7 +20,6 @@ from jax.sharding import Mesh
 from rosetta.core import log
 from rosetta.nn import current_mesh, fp8_joined
 from rosetta.nn.attention import Mask
-from rosetta.plan import step_kernels
 from rosetta.t5x.layers import Attention, AttentionContext
 from rosetta.t5x.run.model_config import T5Config
 from tests.support import fp8_kernel_runs
@@ -142,29 +141,3 @@ def test_other_attention(settings: dict[str, Any], monkeypatch: pytest.MonkeyPat
     assert lines == []
     assert count_kernels(**settings, fused_qkv_gradients=True) == 0
     assert lines
-
-
-@pytest.fixture(scope="module", params=["h100", "h200", "b200"])
-def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What XLA makes of the projections for a GPU, and the folder of its PTX."""
-    folder = tmp_path_factory.mktemp("ptx")
-    return fp8_kernel_runs.compile_layer("joined", request.param, folder), folder
-
-
-def test_compiled_steps(compiled: Any) -> None:
-    """A step has the kernel and FP8 products only, and gathers no more than without it."""
-    steps, _folder = compiled
-    assert set(steps) == {"data", "fsdp", "tensor parallel"}
-    assert steps["fsdp"]["plain"]["gathers"]
-    for step in steps.values():
-        calls = dict(step["fused"]["calls"])
-        assert sum(calls.pop(target, 0) for target in step_kernels.PALLAS_CALLS) == 1
-        assert calls == {"__cublas$lt$matmul$f8": 3}
-        assert step["fused"]["has cubin"]
-        assert step["fused"]["gathers"] == step["plain"]["gathers"]
-
-
-def test_no_spills(compiled: Any) -> None:
-    """The kernel needs no memory for registers that do not fit."""
-    _steps, folder = compiled
-    fp8_kernel_runs.assert_no_spills(folder, "join_gradients", 1)

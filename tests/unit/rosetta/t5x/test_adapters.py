@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from rosetta.nn import fp8_geglu, lora
+from rosetta.nn import fp8_mlp, lora
 from rosetta.nn.dense import Projection, apply_projections
 from rosetta.t5x import adapters
 from rosetta.t5x.layers import Mlp
@@ -124,7 +124,7 @@ def test_the_fused_gated_unit_has_no_adapters(
     target: str, is_fused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     placed: Any = SimpleNamespace(interpret=True)
-    monkeypatch.setattr(fp8_geglu, "choose_placement", lambda *_: (placed, ""))
+    monkeypatch.setattr(fp8_mlp, "choose_placement", lambda *_: (placed, ""))
     config = small_t5.make_config(
         lora=Lora(2, 2, (target,)), fp8="xla", fuse_qkv=True, fused_geglu=True
     )

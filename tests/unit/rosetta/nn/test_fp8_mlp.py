@@ -18,8 +18,7 @@ from flax.linen import partitioning as flax_partitioning
 from jax.sharding import Mesh
 
 from rosetta.core import log
-from rosetta.nn import current_mesh, fp8_geglu, kernel_placement
-from rosetta.plan import step_kernels
+from rosetta.nn import current_mesh, fp8_mlp, kernel_placement, mlp_kernels
 from rosetta.t5x.layers import Mlp
 from rosetta.t5x.run.model_config import T5Config
 from tests.support import fp8_kernel_runs
@@ -28,10 +27,10 @@ from tests.support.fp8_kernel_gradients import RULES, VARIANTS
 NAMES = ("batch", "length", "mlp")
 
 
-@pytest.fixture(scope="module")
-def results() -> dict[str, Any]:
-    """The differences of the MLP from one without the kernels, for each variant."""
-    return fp8_kernel_runs.compare_gradients("mlp")
+@pytest.fixture(scope="module", params=["mlp", "biased mlp"])
+def results(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The differences of an MLP from one without the kernels, for each variant."""
+    return fp8_kernel_runs.compare_gradients(request.param)
 
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "bfloat16"])
@@ -50,8 +49,8 @@ def test_bfloat16_is_no_less_exact(results: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_kernels(results: dict[str, Any], variant: str) -> None:
-    """There is a kernel for each pass. Rematerialisation repeats the first, but no product."""
-    assert results[variant]["kernels"] == (3 if variant == "rematerialised" else 2)
+    """There is a kernel for each pass. Rematerialisation repeats none, and no product."""
+    assert results[variant]["kernels"] == 2
     assert results[variant]["plain kernels"] == 0
 
 
@@ -68,7 +67,8 @@ def make_mesh(*, platform: str = "gpu", capability: str = "9.0") -> Any:
 def choose(mesh: Any, shape: tuple[int, ...] = (8, 16, 64)) -> Any:
     """Return what `choose_placement` returns on a mesh."""
     with current_mesh.use_mesh(mesh), flax_partitioning.axis_rules(RULES):
-        return fp8_geglu.choose_placement(shape, NAMES)
+        spec = kernel_placement.find_logical_axes(NAMES)
+        return fp8_mlp.choose_placement(mlp_kernels.GEGLU, current_mesh.find_mesh(), shape, spec)
 
 
 @pytest.mark.parametrize("capability", ["8.9", "9.0", "10.0", "12.0"])
@@ -135,29 +135,3 @@ def test_other_mlps(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -
     assert count_kernels(**settings, fused_geglu=True) == 0
     assert any("dropout" in line for line in lines) == ("keep_mask" in settings)
     assert lines
-
-
-@pytest.fixture(scope="module", params=["l4", "h100", "h200", "b200", "rtx-pro-6000"])
-def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What XLA makes of the MLP for a GPU, and the folder of its PTX."""
-    folder = tmp_path_factory.mktemp("ptx")
-    return fp8_kernel_runs.compile_layer("mlp", request.param, folder), folder
-
-
-def test_compiled_steps(compiled: Any) -> None:
-    """A step has two kernels and FP8 products only, and gathers no more than without them."""
-    steps, _folder = compiled
-    assert set(steps) == {"data", "fsdp", "tensor parallel"}
-    assert steps["fsdp"]["plain"]["gathers"]
-    for step in steps.values():
-        calls = dict(step["fused"]["calls"])
-        assert sum(calls.pop(target, 0) for target in step_kernels.PALLAS_CALLS) == 2
-        assert calls == {"__cublas$lt$matmul$f8": 6}
-        assert step["fused"]["has cubin"]
-        assert step["fused"]["gathers"] == step["plain"]["gathers"]
-
-
-def test_no_spills(compiled: Any) -> None:
-    """The kernels need no memory for registers that do not fit."""
-    _steps, folder = compiled
-    fp8_kernel_runs.assert_no_spills(folder, "geglu", 2)
