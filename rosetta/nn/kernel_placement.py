@@ -119,9 +119,8 @@ def run_on_mesh(
 def join_amaxes(amaxes: Any, dtype: Any) -> list[Any]:
     """Return the amax of each part, float32 [1], of its tiles on all devices.
 
-    They are rounded as other amaxes are, to the type of the activations, and have the dimension
-    that is split over the devices first, as activations do: XLA then compares all of them between
-    the devices at once.
+    They are rounded as other amaxes are, to the type of the activations, so that XLA can compare
+    them between the devices in one call with those.
 
     Args:
         amaxes: [.., .., parts].
