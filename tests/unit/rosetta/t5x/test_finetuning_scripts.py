@@ -33,6 +33,20 @@ def finetune(place: Place, *more: str, **settings: str) -> tuple[dict[str, str],
     return read_gin_bindings(ran), ran.err
 
 
+def test_finetuning_leaves_the_type_of_logits_to_gin(place: Place) -> None:
+    make_checkpoint_folder(place, "1000000")
+    gpus = place.cards(*["NVIDIA H100 80GB HBM3, 9.0"] * 8)
+    data = f"jsonl:{place.work}/mnli.jsonl"
+    for settings in ({}, {"LOGITS_DTYPE": "bfloat16"}):
+        ran = place.run(
+            "singlenode_ft_frompile.sh", *FINETUNE, DATA=data, EVAL_DATA=data, **gpus, **settings
+        )
+        assert ran.rc == 0, ran.err
+        bindings = read_gin_bindings(ran)
+        assert bindings["network.T5Config.dtype"] == '"bfloat16"'
+        assert ("network.T5Config.logits_dtype" in bindings) == bool(settings)
+
+
 def test_finetuning_reads_one_folder_and_writes_another(place: Place) -> None:
     before = read_text_files(
         make_checkpoint_folder(place, "900000", "1000000", "9.orbax-checkpoint-tmp-1")

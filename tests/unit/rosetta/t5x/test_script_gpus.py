@@ -23,6 +23,26 @@ __all__ = ["place_"]  # a fixture
 NO_GPU = not list(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/dxg").exists()
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"), [({}, '"bfloat16"'), ({"LOGITS_DTYPE": "float32"}, '"float32"')]
+)
+def test_pretraining_on_a_gpu_has_bfloat16_logits(
+    place: Place, settings: dict[str, str], expected: str
+) -> None:
+    gpu = place.cards("NVIDIA H100 80GB HBM3, 9.0")
+    words = ("small", "bfloat16", "1", "8", "logs")
+    ran = place.run("singlenode_pretrain_pile.sh", *words, **gpu, **settings)
+    assert ran.rc == 0, ran.err
+    assert read_gin_bindings(ran)["network.T5Config.logits_dtype"] == expected
+    assert ("LOGITS_DTYPE" in ran.err) != bool(settings)
+
+
+def test_another_type_of_logits_is_refused(place: Place) -> None:
+    ran = place.run("singlenode_pretrain_pile.sh", *SMALL, LOGITS_DTYPE="half")
+    assert (ran.rc, ran.argv) == (2, [])
+    errors.check_error(ran.error, errors.INVALID, where="LOGITS_DTYPE", value="half")
+
+
 @pytest.mark.skipif(not NO_GPU, reason="this machine has a GPU")
 def test_the_cpu_is_used_only_on_request(place: Place) -> None:
     ran = place.run("singlenode_pretrain_pile.sh", *SMALL, JAX_PLATFORMS="")
@@ -91,6 +111,7 @@ def test_defaults_depend_on_the_gpu(
         "8",
         "logs",
         **place.cards(card),
+        LOGITS_DTYPE="float32",
         **settings,
     )
     assert ran.rc == 0, ran.err
