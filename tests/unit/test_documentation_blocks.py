@@ -134,6 +134,17 @@ def test_pages_that_code_names_exist() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_programs_that_pages_name_exist() -> None:
+    pages = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
+    named = {
+        (page.relative_to(ROOT).as_posix(), file)
+        for page in pages
+        for file in re.findall(r"\b(?:tests|bench)/[\w/]+\.py\b", page.read_text(encoding="utf-8"))
+    }
+    assert named
+    assert [pair for pair in sorted(named) if not (ROOT / pair[1]).is_file()] == []
+
+
 # The tests of the reader itself.
 
 
