@@ -301,8 +301,8 @@ def _differentiate_vectors(vectors: tuple[Any, ...], bias_sums: tuple[Any, ...])
     if not vectors:
         return ()
     bias, weights = vectors
-    # Each device has added in float32. The devices add as they add the gradients of other
-    # parameters, in one call with them.
+    # Each device has added in float32. The sum over the devices is in the type of the activations,
+    # as the sums of other gradients are.
     sums = bias_sums[0].astype(bias.dtype)
     return lax.reduce(sums, jnp.zeros((), bias.dtype), lax.add, (0,)), jnp.zeros_like(weights)
 
